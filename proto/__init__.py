@@ -1,0 +1,1 @@
+"""What both sides say: `wire` (data plane), `errors` (the exception tree); control.proto is for memsvc alone."""

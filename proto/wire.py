@@ -1,0 +1,158 @@
+"""The data plane's grammar: one header, one contiguous payload, one frame.
+
+    frame   := header payload
+    header  := magic "MSV1"  version u16  kind u16  seq u64  size u64  a u64  b u64  f f64  table u32  meta u32  zero u32  crc u32
+    payload := meta bytes of JSON, zero padded to a multiple of 64, then the body; `size` bytes in all
+    crc     := crc32 of the header's first 60 bytes;  everything little endian;  the header is 64 bytes, so the body is aligned where the frame is
+
+A seq is the sender's own, from 1; an answer repeats the seq of what it answers. What a, b, f, table, meta and body are, by kind:
+
+    door, actor or learner -> server
+      HELLO     meta {role "actor" | "learner" | "viewer", name, pid, host, envs, versions {topic: newest seen}, epoch of the last server or ""}
+      PUSH      table; body: a cache (cpp/core/cache.h); a = steps added so far
+      FETCH     meta {topic}; asks for the newest parameters
+      BYE       the client leaves; the server answers BYE
+      PING      the server answers PONG with the same seq and meta {member}: whether it knows this client (else: say HELLO again)
+      STATS     asks for STATS
+    door, server -> client
+      WELCOME   meta {wire, epoch, schema [[name, dtype, shape]], tables [settings], actor, streams [id], draw, params (addresses),
+                versions {topic: newest}}
+      ACK       answers PUSH, or unasked with the seq of the last PUSH seen; table; a = draws wanted beyond those queued at the server;
+                b = number of missing keys; body: u64[b] missing keys, then u64 evicted keys
+      FEEDBACK  table; a = number of this feedback; b = n; body: u64[n] keys, f64[n] raw priorities
+      PARAMS    meta {topic}; a = version (0: none yet); body: a safetensors blob
+      STATS     meta: the statistics
+      ERROR     meta {code, message, details}; answers the message of that seq (0: none); details {hello: true}: say HELLO again
+    draw, learner -> server
+      SAMPLE    table; a = batch size; meta {timeout} (seconds the server may keep it waiting before it answers WAIT)
+      UPDATE    table; b = n; body: u64[n] keys, f64[n] raw priorities
+      PUBLISH   meta {topic}; body: a safetensors blob
+      HELLO, BYE, PING, STATS as at the door
+    draw, server -> learner
+      BATCH     table; a = batch size, b = N, f = W; body: the columns, each at a multiple of 64 (TableSpec.layout)
+      WAIT      meta {reason, have, need}: the SAMPLE of that seq was not served in its time, and is dropped
+      UPDATED   a = applied, b = stale; body: u64 refused keys
+      PUBLISHED a = version
+    params (XPUB) -> subscribers: two frames, topic and a NOTICE frame: meta {topic}; a = version, b = bytes of the blob
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+from .errors import ProtocolError
+
+VERSION = 1
+ALIGN = 64
+HEADER_BYTES = 64
+MAX_MESSAGE_BYTES = 1 << 36  # no length beyond this is believed
+MAX_META_BYTES = 1 << 24
+
+_MAGIC = b"MSV1"
+_HEADER = struct.Struct("<4sHHQQQQdIIII")
+
+
+class Kind(IntEnum):
+    """What a message says; the module's docstring gives each one's parts."""
+
+    HELLO = 1
+    WELCOME = 2
+    PUSH = 3
+    ACK = 4
+    FEEDBACK = 5
+    SAMPLE = 6
+    BATCH = 7
+    WAIT = 8
+    UPDATE = 9
+    UPDATED = 10
+    PUBLISH = 11
+    PUBLISHED = 12
+    FETCH = 13
+    PARAMS = 14
+    NOTICE = 15
+    STATS = 16
+    ERROR = 17
+    PING = 18
+    PONG = 19
+    BYE = 20
+
+
+@dataclass(slots=True)
+class Message:
+    """One message, unpacked. `body` is a view into the received frame, or what is to be sent."""
+
+    kind: Kind
+    seq: int = 0
+    table: int = 0
+    a: int = 0
+    b: int = 0
+    f: float = 0.0
+    meta: dict[str, Any] = field(default_factory=dict)
+    body: Any = b""
+
+
+def align(n: int) -> int:
+    """The smallest multiple of 64 that is at least n."""
+    return (n + ALIGN - 1) & ~(ALIGN - 1)
+
+
+def _header(message: Message, size: int, meta: int) -> bytes:
+    head = _HEADER.pack(_MAGIC, VERSION, message.kind, message.seq, size, message.a, message.b, message.f, message.table, meta, 0, 0)
+    return head[:60] + struct.pack("<I", zlib.crc32(head[:60]))
+
+
+def pack(message: Message) -> bytes:
+    """The frame of `message`; its body is copied. For large bodies see `pack_into`."""
+    meta = json.dumps(message.meta, separators=(",", ":")).encode() if message.meta else b""
+    padding = bytes(align(len(meta)) - len(meta))
+    body = bytes(message.body)
+    return b"".join((_header(message, align(len(meta)) + len(body), len(meta)), meta, padding, body))
+
+
+def pack_into(message: Message, frame: Any) -> None:
+    """Writes the header of a message whose body already stands at frame[64:] (a writable buffer of bytes). No meta, no copy."""
+    view = memoryview(frame)
+    view[:HEADER_BYTES] = _header(message, view.nbytes - HEADER_BYTES, 0)
+
+
+def unpack(frame: Any) -> Message:
+    """Checks every length of a received frame (bytes, memoryview, zmq buffer) and returns the message; its body is a view, not a copy.
+
+    Raises ProtocolError: too short, other magic or wire version, wrong crc, a length that the frame does not have, meta that is no JSON object.
+    """
+    view = memoryview(frame).cast("B")
+    if view.nbytes < HEADER_BYTES:
+        raise ProtocolError(f"a frame of {view.nbytes} bytes is shorter than the header's {HEADER_BYTES}")
+    magic, version, kind, seq, size, a, b, f, table, meta_bytes, zero, crc = _HEADER.unpack(view[:HEADER_BYTES])
+    if magic != _MAGIC:
+        raise ProtocolError(f"a frame begins with {magic!r}, not {_MAGIC!r}: the peer does not speak memsvc")
+    if zlib.crc32(view[:60]) != crc or zero:
+        raise ProtocolError("a frame's header fails its checksum")
+    if version != VERSION:
+        raise ProtocolError(f"the peer speaks wire version {version}, this side {VERSION}: install the same memsvc on both")
+    if size != view.nbytes - HEADER_BYTES or size > MAX_MESSAGE_BYTES:
+        raise ProtocolError(f"a header announces {size} bytes, {view.nbytes - HEADER_BYTES} follow")
+    if meta_bytes > MAX_META_BYTES or align(meta_bytes) > size:
+        raise ProtocolError(f"a header announces {meta_bytes} bytes of meta in a payload of {size}")
+    try:
+        known = Kind(kind)
+    except ValueError:
+        raise ProtocolError(f"message kind {kind} is unknown") from None
+    return Message(known, seq, table, a, b, f, _meta(view[HEADER_BYTES : HEADER_BYTES + meta_bytes]), view[HEADER_BYTES + align(meta_bytes) :])
+
+
+def _meta(raw: memoryview) -> dict[str, Any]:
+    if not raw.nbytes:
+        return {}
+    try:
+        meta = json.loads(bytes(raw))
+    except (ValueError, RecursionError):
+        raise ProtocolError("a message's meta is not JSON") from None
+    if not isinstance(meta, dict):
+        raise ProtocolError(f"a message's meta is a JSON {type(meta).__name__}, not an object")
+    return meta
