@@ -1,0 +1,72 @@
+// The payload of a push: one cache of one table (DEFINITIONS 7, stage one), as written by the actor and read by the server.
+//
+//   payload := CacheHead  row_keys  rows  items  made  draws  gone        each part begins at a multiple of 64, zero padded
+//   row_keys := uint64[rows]             keys of the steps that travel, each with
+//   rows     := byte[rows * row_stride]  its row: the schema's fields, packed, padded to 8
+//   items    := ItemRecord[items]        items that the server does not hold yet; every row of theirs is here or held already
+//   made     := byte[items * made_bytes] their computed columns (n-step reward, discount, return, advantage)
+//   draws    := DrawRecord[draws]        stage one's draws, in order; their items are above or held already
+//   gone     := uint64[gone]             keys the server asked for again and the actor has no more
+//
+// Little endian. `select = "all"` sends every item once, with its priority, and no draws.
+#pragma once
+
+#include <cstdint>
+
+#include "schema.h"
+
+namespace memsvc {
+
+struct CacheHead {
+  uint32_t table = 0;
+  uint32_t row_stride = 0;
+  uint64_t rows = 0;
+  uint64_t items = 0;
+  uint64_t draws = 0;
+  uint64_t gone = 0;
+  double total = 0;        // W_k: sum of the weights in the actor's memory at this moment
+  uint64_t population = 0;  // N_k: items with a positive weight
+  double min_weight = 0;   // smallest positive weight, 0 when there is none
+  double scale = 1;        // w = (p * scale)^exponent: 1 / sqrt(ma / 2) for source "return", else 1
+  uint64_t applied = 0;    // number of the last priority feedback that the memory contains
+  uint64_t inserted = 0;   // items made by this actor so far
+  uint64_t steps = 0;      // steps added by this actor so far
+  uint64_t reserved[4] = {0, 0, 0, 0};
+};
+static_assert(sizeof(CacheHead) == 128);
+
+struct ItemRecord {
+  uint64_t key = 0;
+  int64_t version = -1;  // parameters of the oldest step's choice; -1: before the first publication
+  double priority = 0;   // p, already multiplied by scale; read by `select = "all"` only
+  uint32_t span = 1;     // window.h
+  uint16_t head = 0;
+  uint16_t reserved = 0;
+};
+static_assert(sizeof(ItemRecord) == 32);
+
+struct DrawRecord {
+  uint64_t key = 0;
+  double weight = 0;  // w_then, > 0
+};
+static_assert(sizeof(DrawRecord) == 16);
+
+// Pointers into a checked payload.
+struct CacheView {
+  CacheHead head;
+  const uint64_t* row_keys = nullptr;
+  const uint8_t* rows = nullptr;
+  const ItemRecord* items = nullptr;
+  const uint8_t* made = nullptr;
+  const DrawRecord* draws = nullptr;
+  const uint64_t* gone = nullptr;
+};
+
+// Bytes of a payload with these counts, or 0 when they do not fit in 2^62 bytes.
+size_t cache_bytes(const TableSpec& spec, const CacheHead& head);
+
+// Checks every count, length and alignment of `data` (8-byte aligned) before use; kMalformed says which part is wrong.
+// Checks finiteness of total, weights and priorities, span and head against the spec. No allocation, no copy.
+Status read_cache(const TableSpec& spec, size_t row_stride, const uint8_t* data, size_t size, CacheView* out);
+
+}  // namespace memsvc

@@ -1,0 +1,134 @@
+// What a step is, what a table makes of it, and how its batches lie in memory. Immutable once made; shared by both sides.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "status.h"
+
+namespace memsvc {
+
+constexpr size_t kAlign = 64;  // columns of payloads and batches begin at multiples of this
+inline size_t align_up(size_t n) { return (n + kAlign - 1) & ~(kAlign - 1); }
+
+// A field of the step: numpy kind letter (b bool, i, u, f, c) and item size; little endian. Rows are packed, field after field.
+struct Field {
+  std::string name;
+  char kind = 'f';
+  uint32_t itemsize = 4;
+  std::vector<uint32_t> shape;
+  size_t offset = 0;  // in the row
+  size_t bytes = 0;   // of one value
+};
+
+class Schema {
+ public:
+  // Refuses empty schemas, doubled names, kinds other than b i u f c, and rows of 2 GiB and more.
+  static Status make(std::vector<Field> fields, Schema* out);
+  const std::vector<Field>& fields() const { return fields_; }
+  int find(const std::string& name) const;          // -1 when absent
+  size_t row_bytes() const { return row_bytes_; }   // sum of the fields' bytes
+  size_t row_stride() const { return row_stride_; }  // row_bytes rounded up to 8: distance of rows in memory and on the wire
+
+ private:
+  std::vector<Field> fields_;
+  size_t row_bytes_ = 0;
+  size_t row_stride_ = 0;
+};
+
+enum class Kind : uint8_t { kStep, kTransition, kSequence };
+enum class Pad : uint8_t { kRepeat, kZero };
+enum class Tail : uint8_t { kShift, kPad, kDrop };
+enum class Source : uint8_t { kReturn, kTd, kGiven, kMax };
+enum class Select : uint8_t { kPrioritized, kUniform, kAll };
+enum class Sampler : uint8_t { kPrioritized, kUniform };
+enum class Normalize : uint8_t { kTable, kBatch, kNone };
+
+// gamma: one value, one per reward dimension, or a field of the step (DEFINITIONS 2).
+struct Gamma {
+  std::vector<double> values{0.99};
+  int field = -1;
+};
+
+// Where a batch column comes from.
+enum class Origin : uint8_t {
+  kField,        // the row's field at t (step, transition), or at t .. t+L-1 (sequence)
+  kStack,        // the field at t-s+1 .. t, oldest first (DEFINITIONS 3)
+  kNext,         // the field at t+m (transition) or at the step after the window (sequence)
+  kNextStack,    // the field at t+m-s+1 .. t+m
+  kInitial,      // the field at the window's first step
+  kMade,         // computed at the actor, part of the item: reward, discount, return, advantage
+  kMask,         // bool[L]: true where the window has a real step
+  kLength,       // int32: real steps of the window
+  kKey,          // uint64
+  kProbability,  // float64
+  kWeight,       // float32
+  kVersion,      // int64
+};
+
+struct Column {
+  std::string name;
+  char kind = 'f';
+  uint32_t itemsize = 4;
+  std::vector<uint32_t> shape;  // of one item, without the batch axis
+  size_t bytes = 0;             // of one item
+  Origin origin = Origin::kField;
+  int field = -1;           // index into Schema::fields, where one is read
+  size_t made_offset = 0;   // kMade: place in the item's made bytes
+};
+
+// One table's settings as the core needs them. Filled by the edge from memsvc.toml's normalised dictionary, then finished by `derive`.
+struct TableSpec {
+  std::string name;
+  Kind kind = Kind::kStep;
+  uint32_t n_step = 1;
+  Gamma gamma;
+  uint32_t frame_stack = 1;
+  std::vector<int> stack;  // fields
+  Pad pad = Pad::kRepeat;
+  std::vector<int> next;  // fields
+  uint32_t length = 1;    // sequence
+  uint32_t stride = 1;
+  uint32_t burn_in = 0;
+  Tail tail = Tail::kShift;
+  std::vector<int> initial;  // fields
+
+  bool returns = false;
+  Gamma returns_gamma;
+  double lambda = 1.0;
+
+  Source source = Source::kMax;
+  double exponent = 0.6;
+  std::vector<double> coefficients{1.0};  // one per reward dimension
+  int baseline = -1;                      // field; source td
+  double eta = 0.9;                       // sequence priorities (DEFINITIONS 4)
+
+  Select select = Select::kPrioritized;
+  uint32_t cache = 64;
+  uint64_t max_steps = 100000;
+  uint64_t max_episodes = 0;  // 0: no bound
+
+  Sampler sampler = Sampler::kPrioritized;
+  double beta = 0.4;
+  Normalize normalize = Normalize::kTable;
+  uint64_t capacity_items = 0;  // 0: as the memory allows
+  uint64_t min_items = 1;
+
+  // Derived.
+  int reward = -1, value = -1;     // fields
+  uint32_t reward_dims = 1;        // product of the reward's shape
+  uint32_t gamma_dims = 1;         // values of one discount
+  std::vector<Column> columns;     // the batch: the user's columns, then keys, probabilities, weights, versions
+  size_t made_bytes = 0;           // of one item
+
+  // Checks the settings against the schema and fills the derived members. Errors begin with the key's path inside the
+  // table ("item.stack[0]: ..."), so that the configuration can put "table[0]." before them.
+  Status derive(const Schema& schema);
+
+  // Bytes of a batch of n items, columns one after the other, each at a multiple of 64; offsets[c] receives column c's place.
+  size_t batch_bytes(size_t n, std::vector<size_t>* offsets) const;
+};
+
+}  // namespace memsvc
