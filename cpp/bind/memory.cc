@@ -1,0 +1,291 @@
+// Memory: the actor's side of the core.
+#include "memory.h"
+
+#include <cmath>
+#include <mutex>
+
+#include "bind.h"
+#include "returns.h"
+#include "step.h"
+
+namespace py = pybind11;
+
+namespace memsvc {
+namespace {
+
+using Doubles = py::array_t<double, py::array::c_style | py::array::forcecast>;
+using Keys = py::array_t<uint64_t, py::array::c_style | py::array::forcecast>;
+using Bools = py::array_t<bool, py::array::c_style | py::array::forcecast>;
+using Ints = py::array_t<int64_t, py::array::c_style | py::array::forcecast>;
+
+constexpr size_t kLongCopy = 1 << 20;  // bytes from which a copy is made without the GIL
+
+// Payload buffers come back here when numpy lets go of them, so that their pages stay touched.
+class BufferPool {
+ public:
+  std::unique_ptr<Buffer> take() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (free_.empty()) return std::make_unique<Buffer>();
+    std::unique_ptr<Buffer> buffer = std::move(free_.back());
+    free_.pop_back();
+    return buffer;
+  }
+  void give(std::unique_ptr<Buffer> buffer) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (free_.size() < kKept) free_.push_back(std::move(buffer));
+  }
+
+ private:
+  static constexpr size_t kKept = 16;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Buffer>> free_;
+};
+
+struct Loan {
+  std::unique_ptr<Buffer> buffer;
+  std::shared_ptr<BufferPool> pool;
+};
+
+py::object as_array(std::unique_ptr<Buffer> buffer, std::shared_ptr<BufferPool> pool) {
+  uint8_t* data = buffer->data();
+  const size_t size = buffer->size();
+  py::capsule owner(new Loan{std::move(buffer), std::move(pool)}, [](void* p) {
+    std::unique_ptr<Loan> loan(static_cast<Loan*>(p));
+    loan->pool->give(std::move(loan->buffer));
+  });
+  return py::array_t<uint8_t>(static_cast<Py_ssize_t>(size), data, owner);
+}
+
+void check_step(const Status& status) {
+  if (status.code() == Code::kInvalid) raise("SchemaError", status.message());
+  if (status.code() == Code::kFull) raise("WindowFull", status.message());
+  check(status);
+}
+
+class PyMemory {
+ public:
+  PyMemory(const Schema& schema, std::vector<TableSpec> tables, std::vector<uint64_t> streams, uint64_t seed)
+      : reader_(schema), pool_(std::make_shared<BufferPool>()), tables_(tables.size()), row_bytes_(schema.row_bytes()) {
+    for (const TableSpec& t : tables) needs_priority_ = needs_priority_ || t.source == Source::kGiven;
+    memory_ = std::make_unique<Memory>(schema, std::move(tables), std::move(streams), seed);
+  }
+
+  void add(int64_t env, py::handle step, py::object priority, int64_t version) {
+    const double p = given_priority(priority);
+    reader_.one(step, &view_);
+    check_step(memory_->add(environment(env), view_.data.data(), p, version));
+  }
+
+  void add_batch(std::optional<Ints> envs, std::optional<Bools> active, py::handle step, std::optional<Doubles> priority, int64_t version,
+                 std::optional<Bools> terminated, std::optional<Bools> truncated, py::object final_step) {
+    StepView view, last;
+    reader_.many(step, &view);
+    StepBatch batch;
+    batch.rows = view.rows;
+    batch.fields = view.data.data();
+    batch.strides = view.strides.data();
+    batch.version = version;
+    auto rows = [&](const py::array& a, const char* name) {
+      if (a.ndim() != 1 || static_cast<size_t>(a.shape(0)) != view.rows) {
+        raise("SchemaError", std::string(name) + " must have one entry an environment: expected [" + std::to_string(view.rows) + "]");
+      }
+    };
+    auto mask = [&](const std::optional<Bools>& m, const char* name) -> const uint8_t* {
+      if (!m) return nullptr;
+      rows(*m, name);
+      return reinterpret_cast<const uint8_t*>(m->data());
+    };
+    if (envs) {
+      rows(*envs, "env");
+      batch.envs = envs->data();
+    }
+    batch.active = mask(active, "active");
+    batch.terminated = mask(terminated, "terminated");
+    batch.truncated = mask(truncated, "truncated");
+    if (priority) {
+      rows(*priority, "priority");
+      for (size_t i = 0; i < view.rows; ++i) check_priority(priority->data()[i]);
+      batch.priority = priority->data();
+    } else if (needs_priority_) {
+      refuse_missing_priority();
+    }
+    if (!final_step.is_none()) {
+      last.rows = view.rows;
+      reader_.some_of_many(final_step, &last);
+      batch.final_fields = last.data.data();
+      batch.final_strides = last.strides.data();
+    }
+    Status status;
+    if (view.rows * row_bytes_ >= kLongCopy) {
+      py::gil_scoped_release free;
+      status = memory_->add_batch(batch);
+    } else {
+      status = memory_->add_batch(batch);
+    }
+    check_step(status);
+  }
+
+  void end(int64_t env, bool terminated, py::object final_step) {
+    StepView last;
+    if (!final_step.is_none()) reader_.some(final_step, &last);
+    check_step(memory_->end(environment(env), terminated, final_step.is_none() ? nullptr : last.data.data()));
+  }
+
+  py::object draw(size_t table, uint64_t draws, size_t max_bytes, size_t head) {
+    check_table(table);
+    std::unique_ptr<Buffer> buffer;
+    Status status;
+    {
+      py::gil_scoped_release free;
+      buffer = pool_->take();
+      status = memory_->draw(table, draws, max_bytes, head, buffer.get());
+    }
+    check(status);
+    if (buffer->size() == 0) {
+      pool_->give(std::move(buffer));
+      return py::none();
+    }
+    return as_array(std::move(buffer), pool_);
+  }
+
+  uint64_t feedback(size_t table, uint64_t number, const Keys& keys, const Doubles& priorities) {
+    check_table(table);
+    if (keys.size() != priorities.size()) raise("ProtocolError", "feedback has as many priorities as keys");
+    py::gil_scoped_release free;
+    return memory_->feedback(table, number, keys.data(), priorities.data(), static_cast<size_t>(keys.size()));
+  }
+  void evicted(size_t table, const Keys& keys) {
+    check_table(table);
+    py::gil_scoped_release free;
+    memory_->evicted(table, keys.data(), static_cast<size_t>(keys.size()));
+  }
+  void missing(size_t table, const Keys& keys) {
+    check_table(table);
+    py::gil_scoped_release free;
+    memory_->missing(table, keys.data(), static_cast<size_t>(keys.size()));
+  }
+  void reopen(std::vector<uint64_t> streams) {
+    py::gil_scoped_release free;
+    memory_->reopen(std::move(streams));
+  }
+  py::tuple unsent(size_t table) {
+    check_table(table);
+    uint64_t items = 0, bytes = 0;
+    {
+      py::gil_scoped_release free;
+      memory_->unsent(table, &items, &bytes);
+    }
+    return py::make_tuple(items, bytes);
+  }
+
+  py::dict stats() {
+    MemoryStats s;
+    {
+      py::gil_scoped_release free;
+      s = memory_->stats();
+    }
+    py::list tables;
+    for (const ViewStats& v : s.tables) {
+      py::dict d;
+      d["total"] = v.total;
+      d["population"] = v.population;
+      d["min_weight"] = v.min_weight;
+      d["scale"] = v.scale;
+      d["inserted"] = v.inserted;
+      d["held"] = v.held;
+      d["unsent"] = v.unsent;
+      d["applied"] = v.applied;
+      tables.append(d);
+    }
+    py::dict out;
+    out["steps"] = s.steps;
+    out["episodes"] = s.episodes;
+    out["added"] = s.added;
+    out["bytes"] = s.bytes;
+    out["streams"] = s.streams;
+    out["tables"] = tables;
+    return out;
+  }
+
+ private:
+  static size_t environment(int64_t env) {
+    if (env < 0) raise("SchemaError", "env " + std::to_string(env) + ": environments are numbered from 0");
+    return static_cast<size_t>(env);
+  }
+  void check_table(size_t table) const {
+    if (table >= tables_) raise("UnknownTable", "table number " + std::to_string(table) + " of " + std::to_string(tables_));
+  }
+  [[noreturn]] static void refuse_missing_priority() {
+    raise("PriorityError", "a table's priority.source is \"given\": pass priority= with every step");
+  }
+  static void check_priority(double p) {
+    if (!(p >= 0 && std::isfinite(p))) raise("PriorityError", "priority " + std::to_string(p) + ": a priority is a finite number >= 0");
+  }
+  double given_priority(const py::object& priority) const {
+    if (priority.is_none()) {
+      if (needs_priority_) refuse_missing_priority();
+      return std::nan("");
+    }
+    const double p = PyFloat_AsDouble(priority.ptr());
+    if (PyErr_Occurred()) throw py::error_already_set();
+    check_priority(p);
+    return p;
+  }
+
+  StepReader reader_;
+  StepView view_;  // of add(), which keeps the GIL
+  std::unique_ptr<Memory> memory_;
+  std::shared_ptr<BufferPool> pool_;
+  size_t tables_;
+  size_t row_bytes_;
+  bool needs_priority_ = false;
+};
+
+// [T, k] with k columns, or raises.
+size_t dims(const Doubles& a, size_t T, const char* name) {
+  if (a.ndim() != 2 || static_cast<size_t>(a.shape(0)) != T) raise("SchemaError", std::string(name) + " must have shape [T, k]");
+  return static_cast<size_t>(a.shape(1));
+}
+
+py::tuple py_n_step(const Doubles& reward, bool terminated, size_t n, const Doubles& gamma) {
+  if (n < 1) raise("ConfigError", "n: expected a positive integer, got 0");
+  const size_t T = static_cast<size_t>(reward.ndim() == 2 ? reward.shape(0) : 0);
+  const size_t k = dims(reward, T, "reward"), kg = dims(gamma, T, "gamma");
+  py::array_t<double> out({T, k}), discount({T, kg});
+  py::array_t<int64_t> next(static_cast<Py_ssize_t>(T));
+  n_step(reward.data(), T, k, terminated, n, gamma.data(), kg, out.mutable_data(), discount.mutable_data(), next.mutable_data());
+  return py::make_tuple(out, discount, next);
+}
+
+py::array_t<double> py_lambda_return(const Doubles& reward, const Doubles& value, const Doubles& last, bool terminated, const Doubles& gamma, double lam) {
+  const size_t T = static_cast<size_t>(reward.ndim() == 2 ? reward.shape(0) : 0);
+  const size_t k = dims(reward, T, "reward"), kg = dims(gamma, T, "gamma");
+  if (dims(value, T, "value") != k || static_cast<size_t>(last.size()) != k) raise("SchemaError", "value and last_value must have the reward's dimensions");
+  py::array_t<double> q({T, k});
+  lambda_return(reward.data(), value.data(), T, k, last.data(), terminated, gamma.data(), kg, lam, q.mutable_data());
+  return q;
+}
+
+}  // namespace
+
+void bind_memory(py::module_& m) {
+  py::class_<PyMemory>(m, "Memory")
+      .def(py::init<const Schema&, std::vector<TableSpec>, std::vector<uint64_t>, uint64_t>(), py::arg("schema"), py::arg("tables"), py::arg("streams"),
+           py::arg("seed"))
+      .def("add", &PyMemory::add, py::arg("env"), py::arg("step"), py::arg("priority").none(true), py::arg("version"))
+      .def("add_batch", &PyMemory::add_batch, py::arg("envs"), py::arg("active"), py::arg("step"), py::arg("priority"), py::arg("version"),
+           py::arg("terminated"), py::arg("truncated"), py::arg("final"))
+      .def("end", &PyMemory::end, py::arg("env"), py::arg("terminated"), py::arg("final").none(true))
+      .def("draw", &PyMemory::draw, py::arg("table"), py::arg("draws"), py::arg("max_bytes"), py::arg("head"))
+      .def("feedback", &PyMemory::feedback, py::arg("table"), py::arg("number"), py::arg("keys"), py::arg("priorities"))
+      .def("evicted", &PyMemory::evicted, py::arg("table"), py::arg("keys"))
+      .def("missing", &PyMemory::missing, py::arg("table"), py::arg("keys"))
+      .def("reopen", &PyMemory::reopen, py::arg("streams"))
+      .def("unsent", &PyMemory::unsent, py::arg("table"))
+      .def("stats", &PyMemory::stats);
+  m.def("n_step", &py_n_step, py::arg("reward"), py::arg("terminated"), py::arg("n"), py::arg("gamma"));
+  m.def("lambda_return", &py_lambda_return, py::arg("reward"), py::arg("value"), py::arg("last_value"), py::arg("terminated"), py::arg("gamma"),
+        py::arg("lam"));
+}
+
+}  // namespace memsvc

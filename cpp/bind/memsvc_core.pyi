@@ -1,0 +1,155 @@
+"""What crosses from the C++ core into Python: one core call each; long ones run without the GIL; every object has one lock, threads may share it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes: TypeAlias = bytes | bytearray | memoryview | NDArray[np.uint8]
+Keys: TypeAlias = NDArray[np.uint64]
+
+class Schema:
+    """Fields of a step, in order: (name, numpy dtype string such as "<f4", shape). Raises ConfigError for what cannot be stored."""
+
+    def __init__(self, fields: Sequence[tuple[str, str, tuple[int, ...]]]) -> None: ...
+    @property
+    def fields(self) -> list[tuple[str, str, tuple[int, ...]]]:
+        """(name, dtype, shape) of every field, as given."""
+    @property
+    def row_bytes(self) -> int:
+        """Sum of the fields' bytes."""
+    @property
+    def row_stride(self) -> int:
+        """Bytes a stored or travelling step takes: row_bytes rounded up to 8."""
+
+class TableSpec:
+    """One [[table]] of memsvc.toml, normalised (memsvc/config.py), derived against the schema. ConfigError begins with the key's path in it."""
+
+    def __init__(self, schema: Schema, settings: Mapping[str, Any]) -> None: ...
+    @property
+    def columns(self) -> list[tuple[str, str, tuple[int, ...]]]:
+        """(name, dtype, shape of one item), the user's columns first, then keys <u8, probabilities <f8, weights <f4, versions <i8."""
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of one item's computed columns."""
+    def layout(self, batch: int) -> tuple[int, list[tuple[str, str, tuple[int, ...], int]]]:
+        """(bytes of a batch, [(name, dtype, shape with the batch axis, offset)]); offsets are multiples of 64."""
+
+class Memory:
+    """An actor's local memory (DEFINITIONS 1 to 6, and 7 stage one): recent episodes of its streams, and for each table their items and weights.
+
+    Holds at most `max_steps` steps and `max_episodes` finished episodes over all streams (0: no bound); whole episodes go, oldest first. An
+    unfinished episode longer than max_steps / streams loses its oldest steps. Arrays are copied before a call returns. Errors are the classes
+    of memsvc_proto.errors (SchemaError: field, shape, dtype; PriorityError), raised before anything is stored: a refused step changes nothing.
+    """
+
+    def __init__(self, schema: Schema, tables: Sequence[TableSpec], streams: Sequence[int], seed: int) -> None: ...
+    def add(self, env: int, step: Mapping[str, Any], priority: float | None, version: int) -> None:
+        """Appends one step to the stream of `env`. `step` has exactly the schema's fields; Python and numpy scalars may fill 0-d fields."""
+    def add_batch(
+        self,
+        envs: NDArray[np.int64] | None,
+        active: NDArray[np.bool_] | None,
+        step: Mapping[str, Any],
+        priority: NDArray[np.float64] | None,
+        version: int,
+        terminated: NDArray[np.bool_] | None,
+        truncated: NDArray[np.bool_] | None,
+        final: Mapping[str, Any] | None,
+    ) -> None:
+        """One step of each of n environments, arrays [n, ...], then the end of those that are done. envs None: 0 .. n-1.
+
+        Rows of `final` are read where done.
+        """
+    def end(self, env: int, terminated: bool, final: Mapping[str, Any] | None) -> None:
+        """Ends the episode of `env`: terminated, else truncated, which needs final's fields where a next observation or a value is used.
+        Without a step so far nothing happens."""
+    def draw(self, table: int, draws: int, max_bytes: int, head: int) -> NDArray[np.uint8] | None:
+        """One push payload (cpp/core/cache.h) behind `head` free bytes, or None when there is nothing to say.
+
+        Tables with caches: up to `draws` independent draws by weight, fewer once the payload passes max_bytes, at least one; draws = 0 reports
+        the totals alone.
+        Tables with select = "all": unsent items whose quantities are final, oldest first, until max_bytes; None when none is.
+        """
+    def feedback(self, table: int, number: int, keys: Keys, priorities: NDArray[np.float64]) -> int:
+        """Learners' raw priorities, numbered by the server; applied to the items still here. Returns how many were."""
+    def evicted(self, table: int, keys: Keys) -> None:
+        """The server no longer holds these items: their payload travels again when they are drawn again."""
+    def missing(self, table: int, keys: Keys) -> None:
+        """The server asks for these items' payload: it goes with the next draw(), or among its `gone` keys."""
+    def reopen(self, streams: Sequence[int]) -> None:
+        """A new server: nothing is held there, unfinished episodes go on as new streams' episodes, unsent items are sent again under new keys."""
+    def unsent(self, table: int) -> tuple[int, int]:
+        """(items, payload bytes, roughly) that select = "all" still has to send; (0, 0) for tables with caches."""
+    def stats(self) -> dict[str, Any]:
+        """steps, episodes, added (steps so far), bytes, streams; tables: [{total, population, min_weight, scale, inserted, held, unsent,
+        applied}]."""
+
+class Replay:
+    """The server's state: one step store in preallocated, touched pages within `memory_bytes`, and the tables over it (DEFINITIONS 7, stage two).
+
+    Errors by code as in memsvc_proto.errors. Actor numbers are small integers from join().
+    """
+
+    def __init__(self, schema: Schema, tables: Sequence[TableSpec], memory_bytes: int, seed: int, first_stream: int) -> None:
+        """Takes and touches the memory. Raises ConfigError when memory_bytes is too small for 64 steps."""
+    @staticmethod
+    def footprint(schema: Schema, tables: Sequence[TableSpec], memory_bytes: int) -> dict[str, int]:
+        """What __init__ would take, without taking it: {"steps": capacity in steps, "step_bytes": bytes of one with its share of every index,
+        "bytes": the whole}."""
+    def join(self, name: str, envs: int) -> tuple[int, list[int]]:
+        """(actor number, its streams' ids). A living actor of the same name is replaced: its queue and weight leave."""
+    def leave(self, actor: int) -> None:
+        """The actor's queue is used up, then its weight leaves W and N."""
+    def push(self, actor: int, payload: Bytes) -> tuple[int, int]:
+        """Stores one payload. Returns (items stored, draws queued). ProtocolError for a malformed one, which changes nothing."""
+    def notices(self, actor: int, table: int) -> tuple[int, Keys, Keys]:
+        """(draws wanted in the queue beyond those that are there, keys asked for again, keys evicted since the last call)."""
+    def hungry(self, table: int) -> list[int]:
+        """Actors whose queue has fallen below half of the stock wanted from them."""
+    def take_feedback(self, actor: int, table: int) -> tuple[int, Keys, NDArray[np.float64]] | None:
+        """Closes the open batch of learners' priorities for this actor and returns it with its number (from 1), or None when it is empty."""
+    def with_feedback(self, table: int) -> list[int]:
+        """Actors for which take_feedback has something."""
+    def expect(self, table: int, draws: int) -> None:
+        """How many draws learners are to find in stock over all actors: the target that `notices` shares out by weight. Start: 1,024."""
+    def draw(self, table: int, batch: int, out: NDArray[np.uint8], offset: int) -> tuple[int, float] | None:
+        """Stage two: a batch written to out[offset:] (TableSpec.layout), shuffled. Returns (N, W), or None when no whole batch can be drawn now."""
+    def why_not(self, table: int, batch: int) -> tuple[str, int, int]:
+        """Why draw() returns None now: (reason, have, need); reason "min_items" | "stock" (the queues cannot fill the batch) | "empty" | "ready"."""
+    def update(self, table: int, keys: Keys, priorities: NDArray[np.float64]) -> tuple[int, int, Keys]:
+        """Learners' raw priorities: (applied, stale, keys refused because p is NaN, infinite or negative). Of duplicate keys the last counts."""
+    def stats(self) -> dict[str, Any]:
+        """steps, capacity_steps, bytes, seed; tables: [{items, total, population, min_weight, drawn, inserted, stale_updates, refused_updates,
+        evicted, starved, actors: [{name, actor, total, population, queue, wanted, drawn, received, starved, left}]}]."""
+
+class SumTree:
+    """8-ary float64 sum tree over `capacity` leaves (cpp/core/tree.h), exposed for tests and benchmarks. Not thread-safe."""
+
+    def __init__(self, capacity: int, seed: int, simd: bool = True) -> None: ...
+    def update(self, indices: NDArray[np.int64], weights: NDArray[np.float64]) -> None:
+        """Sets weights [n] >= 0 of leaves [n]; of duplicate indices the last counts."""
+    def draw(self, n: int, stratified: bool = True) -> NDArray[np.int64]:
+        """n leaves, P(i) = w_i / total; stratified: one in each equal slice of the total. ValueError when total is 0."""
+    def weights(self, indices: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Weights of leaves."""
+    @property
+    def total(self) -> float:
+        """Sum of all weights."""
+    @property
+    def min_positive(self) -> float:
+        """Smallest positive weight, 0 when there is none."""
+
+def n_step(
+    reward: NDArray[np.float64], terminated: bool, n: int, gamma: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+    """DEFINITIONS 2 over a whole episode. reward [T, k], gamma [T, k or 1] (per step).
+
+    Returns (reward [T, k], discount [T, k or 1], next index [T]).
+    """
+
+def lambda_return(
+    reward: NDArray[np.float64], value: NDArray[np.float64], last_value: NDArray[np.float64], terminated: bool, gamma: NDArray[np.float64], lam: float
+) -> NDArray[np.float64]:
+    """DEFINITIONS 5. reward, value [T, k]; last_value [k] = V(obs_T); gamma [T, k or 1]. Returns q [T, k]; the advantage is q - value."""

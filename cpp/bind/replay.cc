@@ -1,0 +1,241 @@
+// Replay: the server's side of the core. Every method converts under the GIL, makes one core call without it, and converts back.
+#include "replay.h"
+
+#include <cstring>
+
+#include "bind.h"
+
+namespace py = pybind11;
+
+namespace memsvc {
+namespace {
+
+using Keys = py::array_t<uint64_t, py::array::c_style>;
+using Doubles = py::array_t<double, py::array::c_style>;
+using Bytes = py::array_t<uint8_t, py::array::c_style>;
+
+template <typename T>
+py::array_t<T> as_array(const std::vector<T>& values) {
+  py::array_t<T> result(static_cast<py::ssize_t>(values.size()));
+  if (!values.empty()) std::memcpy(result.mutable_data(), values.data(), values.size() * sizeof(T));
+  return result;
+}
+
+std::vector<TableSpec> copies_of(const py::sequence& tables) {
+  std::vector<TableSpec> specs;
+  for (const py::handle table : tables) specs.push_back(table.cast<const TableSpec&>());
+  return specs;
+}
+
+const char* name_of(Why why) {
+  switch (why) {
+    case Why::kReady: return "ready";
+    case Why::kMinItems: return "min_items";
+    case Why::kStock: return "stock";
+    default: return "empty";
+  }
+}
+
+py::dict as_dict(const ActorStats& actor) {
+  using namespace py::literals;
+  return py::dict("name"_a = actor.name, "actor"_a = actor.actor, "total"_a = actor.total, "population"_a = actor.population,
+                  "queue"_a = actor.queue, "wanted"_a = actor.wanted, "drawn"_a = actor.drawn, "received"_a = actor.received,
+                  "starved"_a = actor.starved, "left"_a = actor.left);
+}
+
+py::dict as_dict(const TableStats& table) {
+  using namespace py::literals;
+  py::list actors;
+  for (const ActorStats& actor : table.actors) actors.append(as_dict(actor));
+  return py::dict("items"_a = table.items, "total"_a = table.total, "population"_a = table.population, "min_weight"_a = table.min_weight,
+                  "drawn"_a = table.drawn, "inserted"_a = table.inserted, "stale_updates"_a = table.stale_updates,
+                  "refused_updates"_a = table.refused_updates, "evicted"_a = table.evicted, "starved"_a = table.starved, "actors"_a = actors);
+}
+
+// A Replay and what only the edge needs of its settings.
+class PyReplay {
+ public:
+  PyReplay(const Schema& schema, const py::sequence& tables, uint64_t memory_bytes, uint64_t seed, uint64_t first_stream)
+      : specs_(copies_of(tables)) {
+    Status status;
+    {
+      const py::gil_scoped_release release;
+      status = Replay::make(schema, specs_, memory_bytes, seed, first_stream, &replay_);
+    }
+    check(status);
+  }
+
+  static py::dict footprint(const Schema& schema, const py::sequence& tables, uint64_t memory_bytes) {
+    using namespace py::literals;
+    const Footprint footprint = Replay::footprint(schema, copies_of(tables), memory_bytes);
+    return py::dict("steps"_a = footprint.steps, "step_bytes"_a = footprint.step_bytes, "bytes"_a = footprint.bytes);
+  }
+
+  py::tuple join(const std::string& name, size_t envs) {
+    std::vector<uint64_t> streams;
+    uint64_t actor;
+    {
+      const py::gil_scoped_release release;
+      actor = replay_->join(name, envs, &streams);
+    }
+    return py::make_tuple(actor, streams);
+  }
+
+  void leave(uint64_t actor) {
+    const py::gil_scoped_release release;
+    replay_->leave(actor);
+  }
+
+  py::tuple push(uint64_t actor, const py::buffer& payload) {
+    const py::buffer_info info = contiguous(payload);
+    uint64_t items = 0, draws = 0;
+    Status status;
+    {
+      const py::gil_scoped_release release;
+      status = replay_->push(actor, static_cast<const uint8_t*>(info.ptr), static_cast<size_t>(info.size * info.itemsize), &items, &draws);
+    }
+    check(status);
+    return py::make_tuple(items, draws);
+  }
+
+  py::tuple notices(uint64_t actor, size_t table) {
+    in_range(table);
+    Notices notices;
+    {
+      const py::gil_scoped_release release;
+      notices = replay_->notices(actor, table);
+    }
+    return py::make_tuple(notices.wanted, as_array(notices.missing), as_array(notices.evicted));
+  }
+
+  std::vector<uint64_t> hungry(size_t table) const {
+    in_range(table);
+    const py::gil_scoped_release release;
+    return replay_->hungry(table);
+  }
+
+  py::object take_feedback(uint64_t actor, size_t table) {
+    in_range(table);
+    Feedback feedback;
+    bool any;
+    {
+      const py::gil_scoped_release release;
+      any = replay_->take_feedback(actor, table, &feedback);
+    }
+    if (!any) return py::none();
+    return py::make_tuple(feedback.number, as_array(feedback.keys), as_array(feedback.priorities));
+  }
+
+  std::vector<uint64_t> with_feedback(size_t table) const {
+    in_range(table);
+    const py::gil_scoped_release release;
+    return replay_->with_feedback(table);
+  }
+
+  void expect(size_t table, uint64_t draws) {
+    in_range(table);
+    const py::gil_scoped_release release;
+    replay_->expect(table, draws);
+  }
+
+  py::object draw(size_t table, size_t batch, Bytes out, size_t offset) {
+    in_range(table);
+    if (batch < 1) throw py::value_error("batch: expected at least 1, got 0");
+    const size_t bytes = specs_[table].batch_bytes(batch, nullptr);
+    const size_t size = static_cast<size_t>(out.size());
+    if (offset > size || size - offset < bytes) {
+      throw py::value_error("out: " + std::to_string(size) + " bytes with offset " + std::to_string(offset) + " do not hold a batch of " +
+                            std::to_string(bytes) + " bytes");
+    }
+    uint8_t* to = out.mutable_data() + offset;  // raises for a read-only array
+    if (reinterpret_cast<uintptr_t>(to) % 8 != 0) throw py::value_error("out: out[offset:] must begin at a multiple of 8 bytes");
+    uint64_t population = 0;
+    double total = 0;
+    bool drawn;
+    {
+      const py::gil_scoped_release release;
+      drawn = replay_->draw(table, batch, to, &population, &total);
+    }
+    if (!drawn) return py::none();
+    return py::make_tuple(population, total);
+  }
+
+  py::tuple why_not(size_t table, size_t batch) const {
+    in_range(table);
+    Reason reason;
+    {
+      const py::gil_scoped_release release;
+      reason = replay_->why_not(table, batch);
+    }
+    return py::make_tuple(name_of(reason.why), reason.have, reason.need);
+  }
+
+  py::tuple update(size_t table, const Keys& keys, const Doubles& priorities) {
+    in_range(table);
+    if (keys.size() != priorities.size()) {
+      throw py::value_error(std::to_string(keys.size()) + " keys with " + std::to_string(priorities.size()) + " priorities");
+    }
+    UpdateResult result;
+    {
+      const uint64_t* first_key = keys.data();
+      const double* first_priority = priorities.data();
+      const size_t n = static_cast<size_t>(keys.size());
+      const py::gil_scoped_release release;
+      result = replay_->update(table, first_key, first_priority, n);
+    }
+    return py::make_tuple(result.applied, result.stale, as_array(result.refused));
+  }
+
+  py::dict stats() const {
+    using namespace py::literals;
+    ReplayStats stats;
+    {
+      const py::gil_scoped_release release;
+      stats = replay_->stats();
+    }
+    py::list tables;
+    for (const TableStats& table : stats.tables) tables.append(as_dict(table));
+    return py::dict("steps"_a = stats.steps, "capacity_steps"_a = stats.capacity_steps, "bytes"_a = stats.bytes, "seed"_a = stats.seed,
+                    "tables"_a = tables);
+  }
+
+ private:
+  void in_range(size_t table) const {
+    if (table >= specs_.size()) throw py::index_error("table " + std::to_string(table) + " of " + std::to_string(specs_.size()));
+  }
+
+  static py::buffer_info contiguous(const py::buffer& payload) {
+    py::buffer_info info = payload.request();
+    py::ssize_t expected = info.itemsize;
+    for (py::ssize_t axis = info.ndim; axis-- > 0; expected *= info.shape[static_cast<size_t>(axis)]) {
+      if (info.strides[static_cast<size_t>(axis)] != expected) throw py::value_error("payload: expected contiguous bytes, got a strided array");
+    }
+    return info;
+  }
+
+  std::vector<TableSpec> specs_;
+  std::unique_ptr<Replay> replay_;
+};
+
+}  // namespace
+
+void bind_replay(py::module_& m) {
+  py::class_<PyReplay>(m, "Replay")
+      .def(py::init<const Schema&, const py::sequence&, uint64_t, uint64_t, uint64_t>(), py::arg("schema"), py::arg("tables"),
+           py::arg("memory_bytes"), py::arg("seed"), py::arg("first_stream"))
+      .def_static("footprint", &PyReplay::footprint, py::arg("schema"), py::arg("tables"), py::arg("memory_bytes"))
+      .def("join", &PyReplay::join, py::arg("name"), py::arg("envs"))
+      .def("leave", &PyReplay::leave, py::arg("actor"))
+      .def("push", &PyReplay::push, py::arg("actor"), py::arg("payload"))
+      .def("notices", &PyReplay::notices, py::arg("actor"), py::arg("table"))
+      .def("hungry", &PyReplay::hungry, py::arg("table"))
+      .def("take_feedback", &PyReplay::take_feedback, py::arg("actor"), py::arg("table"))
+      .def("with_feedback", &PyReplay::with_feedback, py::arg("table"))
+      .def("expect", &PyReplay::expect, py::arg("table"), py::arg("draws"))
+      .def("draw", &PyReplay::draw, py::arg("table"), py::arg("batch"), py::arg("out").noconvert(), py::arg("offset"))
+      .def("why_not", &PyReplay::why_not, py::arg("table"), py::arg("batch"))
+      .def("update", &PyReplay::update, py::arg("table"), py::arg("keys"), py::arg("priorities"))
+      .def("stats", &PyReplay::stats);
+}
+
+}  // namespace memsvc

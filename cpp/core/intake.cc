@@ -1,0 +1,285 @@
+#include "intake.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "window.h"
+
+namespace memsvc {
+namespace {
+
+constexpr uint64_t kAhead = 16;  // keys whose place in an index is fetched ahead
+
+}  // namespace
+
+bool Intake::ours(uint64_t key) const {
+  const uint64_t stream = stream_of(key);
+  if (stream == last_stream_ && stream != 0) return true;
+  if (actors_->owner(stream) != actor_) return false;
+  last_stream_ = stream;
+  return true;
+}
+
+Status Intake::check_streams() const {
+  const auto foreign = [](const char* part, uint64_t i, uint64_t key) {
+    return Status(Code::kMalformed, "a cache has " + std::string(part) + "[" + std::to_string(i) + "] of stream " + std::to_string(stream_of(key)) +
+                                        ", which is not one of this actor's");
+  };
+  for (uint64_t i = 0; i < view_.head.rows; ++i) {
+    if (!ours(view_.row_keys[i])) return foreign("row_keys", i, view_.row_keys[i]);
+  }
+  for (uint64_t i = 0; i < view_.head.items; ++i) {
+    if (!ours(view_.items[i].key)) return foreign("items", i, view_.items[i].key);
+  }
+  for (uint64_t i = 0; i < view_.head.draws; ++i) {
+    if (!ours(view_.draws[i].key)) return foreign("draws", i, view_.draws[i].key);
+  }
+  for (uint64_t i = 0; i < view_.head.gone; ++i) {
+    if (!ours(view_.gone[i])) return foreign("gone", i, view_.gone[i]);
+  }
+  return Status();
+}
+
+Status Intake::reserve() {
+  if (Status status = check_streams(); !status.ok()) return status;
+  pin_known_draws();
+  const uint64_t rows = find_rows();
+  if (rows > store_->free() || view_.head.items > table_.items.free()) {
+    hold_windows();
+    uint64_t items = 0;
+    for (uint64_t i = 0; i < view_.head.items; ++i) items += table_.items.find(view_.items[i].key) == kNone;
+    // A ring that is smaller than the payload keeps its newest part.
+    if (table_.whole() && items > table_.items.capacity()) skip_ = items - table_.items.capacity();
+    make_room(rows, items - skip_);
+  }
+  store_rows();
+  store_items();
+  settle_draws();
+  settle_incomplete();
+  return Status();
+}
+
+// Draws of items that are held pin them first, so that making room for the others does not evict them.
+void Intake::pin_known_draws() {
+  draw_items_.resize(view_.head.draws);
+  for (uint64_t i = 0; i < view_.head.draws; ++i) {
+    if (i + kAhead < view_.head.draws) table_.items.prefetch(view_.draws[i + kAhead].key);
+    draw_items_[i] = table_.items.find(view_.draws[i].key);
+    if (draw_items_[i] != kNone) table_.items.pin(draw_items_[i]);
+  }
+}
+
+// Holds the rows that are here already, notes the others; returns how many (doubles counted twice).
+uint64_t Intake::find_rows() {
+  uint32_t previous = kNone;
+  for (uint64_t i = 0; i < view_.head.rows; ++i) {
+    if (i + kAhead < view_.head.rows) store_->prefetch(view_.row_keys[i + kAhead]);
+    previous = store_->find(view_.row_keys[i], previous);
+    if (previous == kNone) {
+      new_rows_.push_back(i);
+    } else {
+      store_->hold(previous);
+      held_.push_back(previous);
+    }
+  }
+  return new_rows_.size();
+}
+
+// Rows that the payload counts on although it does not bring them.
+void Intake::hold_windows() {
+  for (uint64_t i = 0; i < view_.head.items; ++i) {
+    const ItemRecord& record = view_.items[i];
+    const Window window = window_of(table_.spec, record.key, record.span, record.head);
+    window_.resize(window.rows());
+    table_.items.rows(window, kNone, window_.data());
+    for (const uint32_t slot : window_) {
+      if (slot == kNone) continue;
+      store_->hold(slot);
+      held_.push_back(slot);
+    }
+  }
+}
+
+void Intake::make_room(uint64_t rows, uint64_t items) {
+  while (table_.items.free() < items && (evict_one(&table_) || give_way(&table_))) {
+  }
+  while (store_->free() < rows && (evict_one(nullptr) || give_way(nullptr))) {
+  }
+}
+
+// From the table that takes most of the store among those (or the one) that have something to evict.
+bool Intake::evict_one(Table* only) {
+  Table* richest = nullptr;
+  for (const auto& table : *tables_) {
+    if ((only && table.get() != only) || table->items.oldest() == kNone) continue;
+    if (!richest || table->items.window_rows() > richest->items.window_rows()) richest = table.get();
+  }
+  if (!richest) return false;
+  evict(richest, richest->items.oldest());
+  return true;
+}
+
+// Everything left is needed by draws: the oldest draws of the actor with the largest excess go, in the largest table that has any.
+bool Intake::give_way(Table* only) {
+  std::vector<Table*> by_rows;
+  for (const auto& table : *tables_) {
+    if (!table->whole() && (!only || table.get() == only)) by_rows.push_back(table.get());
+  }
+  std::stable_sort(by_rows.begin(), by_rows.end(), [](Table* a, Table* b) { return a->items.window_rows() > b->items.window_rows(); });
+  return std::any_of(by_rows.begin(), by_rows.end(), [](Table* table) { return table->caches.give_way(); });
+}
+
+void Intake::evict(Table* table, uint32_t item) {
+  ++table->evicted;
+  if (table->whole()) {
+    table->united->clear(item);
+  } else {
+    const uint64_t key = table->items.key(item);
+    Lane* lane = table->lanes.find(actors_->owner(stream_of(key)));
+    if (lane && !lane->left) lane->evicted.push_back(key);
+  }
+  table->items.remove(item);
+}
+
+// New rows go where a run is free; neighbours in time that arrive together stay together.
+void Intake::store_rows() {
+  size_t at = 0;
+  while (at < new_rows_.size()) {
+    if (store_->free() == 0) {
+      short_ = true;
+      return;
+    }
+    size_t end = at + 1;
+    while (end < new_rows_.size() && new_rows_[end] == new_rows_[end - 1] + 1 &&
+           view_.row_keys[new_rows_[end]] == view_.row_keys[new_rows_[end - 1]] + 1) {
+      ++end;
+    }
+    uint32_t slot;
+    const uint32_t run = store_->run(static_cast<uint32_t>(std::min<size_t>(end - at, Store::kMostSlots)), &slot);
+    for (uint32_t i = 0; i < run; ++i, ++at) {
+      const uint64_t row = new_rows_[at];
+      const uint64_t key = view_.row_keys[row];
+      if (at + kAhead < new_rows_.size()) store_->prefetch(view_.row_keys[new_rows_[at + kAhead]]);
+      // Two copies of a row in one payload: the first counts.
+      if (store_->find(key) != kNone) continue;
+      store_->take(slot, key);
+      held_.push_back(slot);
+      if (!copies_.empty() && copies_.back().slot + copies_.back().rows == slot && copies_.back().row + copies_.back().rows == row) {
+        ++copies_.back().rows;
+      } else {
+        copies_.push_back({slot, row, 1});
+      }
+      ++slot;
+    }
+  }
+}
+
+void Intake::store_items() {
+  Items& items = table_.items;
+  Lane* lane = table_.lanes.find(actor_);
+  uint32_t hint = kNone;
+  for (uint64_t i = 0; i < view_.head.items; ++i) {
+    if (i + kAhead < view_.head.items) items.prefetch(view_.items[i + kAhead].key);
+    const ItemRecord& record = view_.items[i];
+    if (items.find(record.key) != kNone) continue;
+    if (skip_ > 0) {
+      --skip_;
+      ++table_.evicted;
+      continue;
+    }
+    const Window window = window_of(table_.spec, record.key, record.span, record.head);
+    window_.resize(window.rows());
+    const uint32_t rows = items.rows(window, store_->find(window.first[0], hint), window_.data());
+    hint = window_[0];
+    const bool complete = std::find(window_.begin(), window_.end(), kNone) == window_.end();
+    if (items.free() == 0 || (!complete && short_)) {
+      refused_.push_back(record.key);
+      ++table_.evicted;
+      if (lane && !table_.whole()) lane->evicted.push_back(record.key);
+    } else if (!complete) {
+      incomplete_.push_back(record.key);
+    } else {
+      const double value = table_.whole() ? record.priority : weight_of(table_.spec, record.priority);
+      new_items_.push_back({items.add(record, view_.made + i * table_.spec.made_bytes, window_.data(), rows, value), record.priority});
+    }
+  }
+  std::sort(refused_.begin(), refused_.end());
+}
+
+// Draws of new items pin them; draws of items that are nowhere wait aside for their payload, unless it was here and found no room.
+void Intake::settle_draws() {
+  Lane* lane = table_.lanes.find(actor_);
+  for (uint64_t i = 0; i < view_.head.draws; ++i) {
+    if (draw_items_[i] != kNone) continue;
+    const DrawRecord& draw = view_.draws[i];
+    draw_items_[i] = table_.items.find(draw.key);
+    if (draw_items_[i] != kNone) {
+      table_.items.pin(draw_items_[i]);
+    } else if (lane && !std::binary_search(refused_.begin(), refused_.end(), draw.key)) {
+      const bool asked = std::any_of(lane->waiting.begin(), lane->waiting.end(), [&](const DrawRecord& other) { return other.key == draw.key; });
+      if (!asked) lane->missing.push_back(draw.key);
+      lane->waiting.push_back(draw);
+    }
+  }
+}
+
+// The actor took rows for held that are not: what draws wait for is asked for again, of the rest it learns that it is not here.
+void Intake::settle_incomplete() {
+  Lane* lane = table_.lanes.find(actor_);
+  if (!lane) return;
+  for (const uint64_t key : incomplete_) {
+    const bool waited = std::any_of(lane->waiting.begin(), lane->waiting.end(), [key](const DrawRecord& draw) { return draw.key == key; });
+    (waited || table_.whole() ? lane->missing : lane->evicted).push_back(key);
+  }
+}
+
+void Intake::copy() const {
+  const size_t stride = store_->stride();
+  for (const Copy& copy : copies_) std::memcpy(store_->row(copy.slot), view_.rows + copy.row * stride, copy.rows * stride);
+}
+
+void Intake::publish() {
+  Items& items = table_.items;
+  Lane* lane = table_.lanes.find(actor_);
+  if (lane) {
+    table_.inserted += view_.head.inserted - std::min(lane->inserted, view_.head.inserted);
+    lane->inserted = std::max(lane->inserted, view_.head.inserted);
+    lane->received += view_.head.draws;
+    lane->report(view_.head);
+    table_.last_scale = view_.head.scale;
+  }
+  if (lane) settle_waiting(lane);
+  for (size_t i = 0; i < draw_items_.size(); ++i) {
+    if (draw_items_[i] == kNone) continue;
+    if (lane) {
+      table_.caches.queue(lane, draw_items_[i], view_.draws[i].weight);
+      ++draws_queued_;
+    } else {
+      items.unpin(draw_items_[i]);  // the actor was replaced meanwhile
+    }
+  }
+  if (lane && !table_.whole()) table_.caches.trim(lane);
+  for (const NewItem& item : new_items_) {
+    if (table_.united) table_.united->set(item.item, item.priority);
+    items.unpin(item.item);
+  }
+  for (const uint32_t slot : held_) store_->drop(slot);
+}
+
+// What can be drawn now leaves, in order; what the actor has no more goes; the rest waits on.
+void Intake::settle_waiting(Lane* lane) {
+  if (lane->waiting.empty()) return;
+  std::vector<uint64_t> gone(view_.gone, view_.gone + view_.head.gone);
+  gone.insert(gone.end(), refused_.begin(), refused_.end());
+  std::sort(gone.begin(), gone.end());
+  std::erase_if(lane->waiting, [&](const DrawRecord& draw) {
+    const uint32_t item = table_.items.find(draw.key);
+    if (item == kNone) return std::binary_search(gone.begin(), gone.end(), draw.key);
+    table_.items.pin(item);
+    table_.caches.queue(lane, item, draw.weight);
+    return true;
+  });
+}
+
+}  // namespace memsvc

@@ -1,0 +1,77 @@
+// A push on its way in, in three steps: reserve() under Replay's lock makes room, finds a slot for every new row and a place for every new item;
+// copy() without the lock moves the rows; publish() under it queues the draws and lets the items be drawn.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "actors.h"
+#include "cache.h"
+#include "store.h"
+#include "table.h"
+
+namespace memsvc {
+
+class Intake {
+ public:
+  // All outlive the intake.
+  Intake(Store* store, Actors* actors, std::vector<std::unique_ptr<Table>>* tables, size_t table, uint64_t actor, const CacheView& view)
+      : store_(store), actors_(actors), tables_(tables), table_(*(*tables)[table]), actor_(actor), view_(view) {}
+
+  // kMalformed when a key belongs to another actor's stream: nothing has changed. Otherwise rows and items are reserved and pinned; what exceeds
+  // the store after everything that may go has gone is reported to the actor as evicted, an item whose rows are nowhere as missing.
+  Status reserve();
+  void copy() const;
+  void publish();
+
+  uint64_t items_stored() const { return new_items_.size(); }
+  uint64_t draws_queued() const { return draws_queued_; }
+
+ private:
+  struct NewItem {
+    uint32_t item;
+    double priority;
+  };
+  struct Copy {
+    uint32_t slot;
+    uint64_t row;  // in the payload
+    uint32_t rows;
+  };
+  Status check_streams() const;
+  bool ours(uint64_t key) const;
+  void pin_known_draws();
+  uint64_t find_rows();
+  void hold_windows();
+  void make_room(uint64_t rows, uint64_t items);
+  bool evict_one(Table* only);
+  bool give_way(Table* only);
+  void evict(Table* table, uint32_t item);
+  void store_rows();
+  void store_items();
+  void settle_draws();
+  void settle_incomplete();
+  void settle_waiting(Lane* lane);
+
+  Store* store_;
+  Actors* actors_;
+  std::vector<std::unique_ptr<Table>>* tables_;
+  Table& table_;
+  const uint64_t actor_;
+  const CacheView& view_;
+
+  std::vector<uint32_t> held_;         // slots this intake holds until it is published: rows of the payload and those its items count on
+  std::vector<uint64_t> new_rows_;     // rows of the payload that the store does not hold
+  std::vector<Copy> copies_;
+  std::vector<NewItem> new_items_;
+  std::vector<uint32_t> draw_items_;   // of every draw, kNone where it waits or is dropped
+  std::vector<uint32_t> window_;       // scratch
+  std::vector<uint64_t> refused_;      // keys of items that found no room, sorted
+  std::vector<uint64_t> incomplete_;   // keys of items whose rows are nowhere
+  uint64_t skip_ = 0;                  // new items that the table is too small for
+  bool short_ = false;                 // the store did not take every row
+  uint64_t draws_queued_ = 0;
+  mutable uint64_t last_stream_ = 0;   // known to be this actor's; 0: none
+};
+
+}  // namespace memsvc

@@ -1,0 +1,191 @@
+#include "items.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+namespace memsvc {
+
+void Items::place(Arena* arena, Store* store, uint32_t capacity) {
+  store_ = store;
+  capacity_ = capacity;
+  index_.place(arena, capacity);
+  first_ = arena->take<uint32_t>(capacity);
+  version_ = arena->take<int64_t>(capacity);
+  value_ = arena->take<double>(capacity);
+  made_ = arena->take<uint8_t>(capacity * spec_->made_bytes);
+  if (spec_->kind != Kind::kStep) {
+    span_ = arena->take<uint32_t>(capacity);
+    head_ = arena->take<uint16_t>(capacity);
+  }
+  if (ring_) {
+    pins_ = arena->take<uint64_t>((size_t{capacity} + 63) / 64);
+    begin_ = 0;
+  } else {
+    updated_ = arena->take<uint32_t>(capacity);
+    prev_ = arena->take<uint32_t>(capacity);
+    next_ = arena->take<uint32_t>(capacity);
+  }
+  if (!arena->mapped()) return;
+  std::fill_n(first_, capacity, kNone);
+  if (ring_) return;
+  for (uint32_t item = 0; item < capacity; ++item) {
+    prev_[item] = kFree;
+    next_[item] = item + 1 < capacity ? item + 1 : kNone;
+  }
+  free_ = 0;
+}
+
+void Items::prefetch_item(uint32_t item) const {
+  __builtin_prefetch(&first_[item]);
+  __builtin_prefetch(&version_[item]);
+  __builtin_prefetch(&value_[item]);
+  if (span_) __builtin_prefetch(&span_[item]), __builtin_prefetch(&head_[item]);
+  if (spec_->made_bytes) __builtin_prefetch(made(item));
+}
+
+uint32_t Items::rows(const Window& window, uint32_t first_slot, uint32_t* slots) const {
+  uint32_t n = 0;
+  uint32_t previous = kNone;
+  for (int range = 0; range < 2; ++range) {
+    for (uint32_t i = 0; i < window.count[range]; ++i) {
+      previous = n == 0 && first_slot != kNone ? first_slot : store_->find(window.first[range] + i, previous);
+      slots[n++] = previous;
+    }
+  }
+  return n;
+}
+
+uint32_t Items::add(const ItemRecord& record, const uint8_t* made, const uint32_t* slots, uint32_t rows, double value) {
+  uint32_t item;
+  if (ring_) {
+    item = static_cast<uint32_t>((uint64_t{begin_} + count_) % capacity_);
+    pins_[item / 64] |= uint64_t{1} << (item % 64);
+  } else {
+    item = free_;
+    free_ = next_[item];
+    prev_[item] = 1;
+    next_[item] = kPinned;
+    updated_[item] = 0;
+  }
+  ++count_;
+  first_[item] = slots[0];
+  version_[item] = record.version;
+  value_[item] = value;
+  if (span_) {
+    span_[item] = record.span;
+    head_[item] = record.head;
+  }
+  std::memcpy(made_ + item * spec_->made_bytes, made, spec_->made_bytes);
+  for (uint32_t i = 0; i < rows; ++i) store_->hold(slots[i]);
+  window_rows_ += rows;
+  index_.insert(record.key, item);
+  return item;
+}
+
+void Items::remove(uint32_t item) {
+  // Evictions come in runs: what the next ones will touch is fetched now.
+  const uint32_t ahead = ring_ ? static_cast<uint32_t>((uint64_t{item} + 8) % capacity_) : next_[item];
+  if (ahead != kNone && live(ahead)) {
+    index_.prefetch(key(ahead));
+    store_->prefetch(key(ahead));
+  }
+  const Window window = this->window(item);
+  index_.erase(key(item), item, [this](uint32_t place) { return key(place); });
+  // The slot is known by its key only until it is dropped, so the guess for the next one comes first.
+  uint32_t slot = first_[item];
+  uint32_t n = 0;
+  for (int range = 0; range < 2; ++range) {
+    for (uint32_t i = 0; i < window.count[range]; ++i, ++n) {
+      if (n > 0) slot = store_->find(window.first[range] + i, slot);
+      store_->drop(slot);
+    }
+  }
+  window_rows_ -= n;
+  first_[item] = kNone;
+  --count_;
+  if (ring_) {
+    begin_ = begin_ + 1 == capacity_ ? 0 : begin_ + 1;
+  } else {
+    unlink(item);
+    prev_[item] = kFree;
+    next_[item] = free_;
+    free_ = item;
+  }
+}
+
+void Items::link(uint32_t item) {
+  prev_[item] = end_;
+  next_[item] = kNone;
+  (end_ == kNone ? begin_ : next_[end_]) = item;
+  end_ = item;
+}
+
+void Items::unlink(uint32_t item) {
+  (prev_[item] == kNone ? begin_ : next_[prev_[item]]) = next_[item];
+  (next_[item] == kNone ? end_ : prev_[next_[item]]) = prev_[item];
+}
+
+void Items::pin(uint32_t item) {
+  if (ring_) {
+    pins_[item / 64] |= uint64_t{1} << (item % 64);
+  } else if (next_[item] == kPinned) {
+    ++prev_[item];
+  } else {
+    unlink(item);
+    prev_[item] = 1;
+    next_[item] = kPinned;
+  }
+}
+
+void Items::unpin(uint32_t item) {
+  if (ring_) {
+    pins_[item / 64] &= ~(uint64_t{1} << (item % 64));
+  } else if (--prev_[item] == 0) {
+    link(item);
+  }
+}
+
+uint32_t Items::oldest() const {
+  if (!ring_) return begin_;
+  return count_ == 0 || !published(begin_) ? kNone : begin_;
+}
+
+std::string Items::check(uint32_t* needs) const {
+  uint32_t live_items = 0, listed = 0, pinned = 0, unused = 0;
+  std::vector<uint32_t> slots;
+  for (uint32_t item = 0; item < capacity_; ++item) {
+    const std::string name = "item " + std::to_string(item);
+    if (ring_ && live(item) != ((uint64_t{item} + capacity_ - begin_) % capacity_ < count_)) return "I6: " + name + " is not where its age says";
+    if (!live(item)) {
+      if (!ring_ && prev_[item] != kFree) return "I6: free " + name + " is linked or pinned";
+      continue;
+    }
+    ++live_items;
+    if (find(key(item)) != item) return "I4: " + name + " is not found under its key";
+    const Window window = this->window(item);
+    slots.resize(window.rows());
+    rows(window, first_[item], slots.data());
+    if (store_->key(slots[0]) != window.first[0]) return "I4: " + name + " names another first row";
+    for (const uint32_t slot : slots) {
+      if (slot == kNone) return "I5: a row of " + name + " is not held";
+      ++needs[slot];
+    }
+    if (!ring_ && next_[item] == kPinned) {
+      if (prev_[item] == 0) return "I6: pinned " + name + " has no pin";
+      ++pinned;
+    }
+  }
+  if (live_items != count_ || index_.count() != count_) return "I4: " + std::to_string(live_items) + " items, counted " + std::to_string(count_);
+  if (ring_) return "";
+  uint32_t before = kNone;
+  for (uint32_t item = begin_; item != kNone && listed <= count_; before = item, item = next_[item], ++listed) {
+    if (!live(item) || prev_[item] != before) return "I6: the list is broken at item " + std::to_string(item);
+  }
+  if (before != end_ || listed + pinned != count_) return "I6: " + std::to_string(listed) + " listed, " + std::to_string(pinned) + " pinned";
+  for (uint32_t item = free_; item != kNone && unused <= capacity_; item = next_[item]) ++unused;
+  if (unused != free()) return "I6: " + std::to_string(unused) + " in the free list";
+  return "";
+}
+
+}  // namespace memsvc

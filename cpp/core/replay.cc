@@ -1,0 +1,317 @@
+#include "replay.h"
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include "actors.h"
+#include "arena.h"
+#include "buffer.h"
+#include "cache.h"
+#include "gather.h"
+#include "intake.h"
+#include "random.h"
+#include "store.h"
+#include "table.h"
+
+namespace memsvc {
+namespace {
+
+constexpr uint64_t kFewestSteps = 64;
+
+using Tables = std::vector<std::unique_ptr<Table>>;
+
+Tables make_tables(const std::vector<TableSpec>& specs, uint64_t seed) {
+  // Each table's stream begins at a random place of the seed's own stream: neighbouring seeds share nothing.
+  Random seeds(seed);
+  Tables tables;
+  for (const TableSpec& spec : specs) tables.push_back(std::make_unique<Table>(spec, seeds.next()));
+  return tables;
+}
+
+// Entries for draws: about 3 % of the memory, enough for batches of 2,048 in the smallest.
+uint32_t draw_entries(uint64_t memory_bytes) { return static_cast<uint32_t>(std::clamp<uint64_t>(memory_bytes / 640, 4096, uint64_t{1} << 20)); }
+
+// Places everything for `steps` rows; returns the bytes that are outside the arena.
+size_t place(Arena* arena, Store* store, const Tables& tables, size_t stride, uint32_t steps, uint32_t entries) {
+  size_t outside = 0;
+  store->place(arena, steps, stride);
+  for (const auto& table : tables) {
+    table->place(arena, store, steps, entries);
+    outside += table->tree_bytes();
+  }
+  return outside;
+}
+
+size_t bytes_for(const Tables& tables, size_t stride, uint32_t steps, uint32_t entries) {
+  Arena counting;
+  Store store;
+  const size_t outside = place(&counting, &store, tables, stride, steps, entries);
+  return counting.used() + outside;
+}
+
+// The most steps that fit with everything that belongs to them.
+uint32_t steps_within(const Tables& tables, size_t stride, uint64_t memory_bytes, uint32_t entries) {
+  uint64_t fits = 0, above = std::min<uint64_t>(memory_bytes / std::max<size_t>(stride, 1), Store::kMostSlots) + 1;
+  while (above - fits > 1) {
+    const uint64_t middle = (fits + above) / 2;
+    (bytes_for(tables, stride, static_cast<uint32_t>(middle), entries) <= memory_bytes ? fits : above) = middle;
+  }
+  return static_cast<uint32_t>(fits);
+}
+
+}  // namespace
+
+struct Replay::State {
+  State(const Schema& s, const std::vector<TableSpec>& specs, uint64_t seed_, uint64_t first_stream)
+      : schema(s), seed(seed_), actors(first_stream), tables(make_tables(specs, seed_)) {}
+
+  void flush() {
+    for (const auto& table : tables) {
+      if (table->united) table->united->flush();
+    }
+  }
+
+  // Actors that have left go when the last of their draws is used up.
+  void retire(uint64_t number) {
+    const Member* member = actors.find(number);
+    if (!member || !member->left) return;
+    bool remains = false;
+    for (const auto& table : tables) {
+      Lane* lane = table->lanes.find(number);
+      if (!lane) continue;
+      if (lane->queue.length == 0) {
+        table->remove(lane);
+      } else {
+        remains = true;
+      }
+    }
+    if (!remains) actors.remove(number);
+  }
+
+  void retire_all(const Table& table) {
+    std::vector<uint64_t> done;
+    for (const auto& lane : table.lanes.all()) {
+      if (lane->left && lane->queue.length == 0) done.push_back(lane->actor);
+    }
+    for (const uint64_t number : done) retire(number);
+  }
+
+  const Schema schema;
+  const uint64_t seed;
+  mutable std::mutex mutex;  // guards everything below
+  Arena arena;
+  Store store;
+  Actors actors;
+  Tables tables;
+  size_t bytes = 0;
+};
+
+Replay::Replay(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Replay::~Replay() = default;
+
+Footprint Replay::footprint(const Schema& schema, const std::vector<TableSpec>& specs, uint64_t memory_bytes) {
+  const Tables tables = make_tables(specs, 1);
+  const uint32_t entries = draw_entries(memory_bytes);
+  Footprint footprint;
+  footprint.steps = steps_within(tables, schema.row_stride(), memory_bytes, entries);
+  footprint.bytes = bytes_for(tables, schema.row_stride(), static_cast<uint32_t>(footprint.steps), entries);
+  if (footprint.steps > 0) footprint.step_bytes = (footprint.bytes + footprint.steps - 1) / footprint.steps;
+  return footprint;
+}
+
+Status Replay::make(const Schema& schema, std::vector<TableSpec> specs, uint64_t memory_bytes, uint64_t seed, uint64_t first_stream,
+                    std::unique_ptr<Replay>* out) {
+  auto state = std::make_unique<State>(schema, specs, seed, first_stream);
+  const size_t stride = schema.row_stride();
+  const uint32_t entries = draw_entries(memory_bytes);
+  const uint32_t steps = steps_within(state->tables, stride, memory_bytes, entries);
+  if (steps < kFewestSteps) {
+    const size_t needed = bytes_for(state->tables, stride, kFewestSteps, entries);
+    return Status(Code::kInvalid, "server.memory: " + std::to_string(memory_bytes) + " bytes hold " + std::to_string(steps) + " steps of " +
+                                      std::to_string(stride) + " bytes with their indexes; expected at least " + std::to_string(needed) +
+                                      " bytes, for " + std::to_string(kFewestSteps) + " steps");
+  }
+  state->bytes = bytes_for(state->tables, stride, steps, entries);
+  Arena counting;
+  Store store;
+  place(&counting, &store, state->tables, stride, steps, entries);
+  if (Status status = state->arena.map(counting.used()); !status.ok()) return status;
+  try {
+    place(&state->arena, &state->store, state->tables, stride, steps, entries);
+  } catch (const std::bad_alloc&) {
+    return Status(Code::kFull, "the system does not give the memory of the tables' trees: lower server.memory or free some");
+  }
+  out->reset(new Replay(std::move(state)));
+  return Status();
+}
+
+uint64_t Replay::join(const std::string& name, size_t envs, std::vector<uint64_t>* streams) {
+  const std::lock_guard lock(state_->mutex);
+  if (const Member* predecessor = state_->actors.named(name)) {
+    const uint64_t number = predecessor->number;
+    for (const auto& table : state_->tables) {
+      if (Lane* lane = table->lanes.find(number)) table->remove(lane);
+    }
+    state_->actors.remove(number);
+  }
+  const Member& member = state_->actors.add(name, envs);
+  for (const auto& table : state_->tables) table->lanes.add(member.number, name);
+  *streams = member.streams;
+  return member.number;
+}
+
+void Replay::leave(uint64_t actor) {
+  const std::lock_guard lock(state_->mutex);
+  Member* member = state_->actors.find(actor);
+  if (!member) return;
+  member->left = true;
+  for (const auto& table : state_->tables) {
+    Lane* lane = table->lanes.find(actor);
+    if (!lane) continue;
+    lane->left = true;
+    // Nobody will send what these wait for.
+    lane->waiting.clear();
+    lane->missing.clear();
+    lane->evicted.clear();
+  }
+  state_->retire(actor);
+}
+
+Status Replay::push(uint64_t actor, const uint8_t* data, size_t size, uint64_t* items, uint64_t* draws) {
+  Buffer aligned;
+  if (reinterpret_cast<uintptr_t>(data) % alignof(CacheHead) != 0) {
+    aligned.resize(size);
+    std::copy_n(data, size, aligned.data());
+    data = aligned.data();
+  }
+  if (size < sizeof(CacheHead)) return Status(Code::kMalformed, "a cache of " + std::to_string(size) + " bytes is shorter than its head");
+  const uint32_t table = reinterpret_cast<const CacheHead*>(data)->table;
+  if (table >= state_->tables.size()) {
+    return Status(Code::kMalformed, "a cache is for table " + std::to_string(table) + " of " + std::to_string(state_->tables.size()));
+  }
+  CacheView view;
+  if (Status status = read_cache(state_->tables[table]->spec, state_->schema.row_stride(), data, size, &view); !status.ok()) return status;
+
+  Intake intake(&state_->store, &state_->actors, &state_->tables, table, actor, view);
+  {
+    const std::lock_guard lock(state_->mutex);
+    const Member* member = state_->actors.find(actor);
+    if (!member || member->left) return Status(Code::kNotFound, "actor " + std::to_string(actor) + " has left or was replaced by one of its name");
+    if (Status status = intake.reserve(); !status.ok()) return status;
+    state_->flush();
+  }
+  intake.copy();
+  const std::lock_guard lock(state_->mutex);
+  intake.publish();
+  state_->flush();
+  *items = intake.items_stored();
+  *draws = intake.draws_queued();
+  return Status();
+}
+
+Notices Replay::notices(uint64_t actor, size_t table) {
+  const std::lock_guard lock(state_->mutex);
+  Notices notices;
+  Table& of = *state_->tables[table];
+  Lane* lane = of.lanes.find(actor);
+  if (!lane) return notices;
+  if (!of.whole()) notices.wanted = of.caches.wanted(*lane);
+  notices.missing = std::exchange(lane->missing, {});
+  std::sort(notices.missing.begin(), notices.missing.end());
+  notices.missing.erase(std::unique(notices.missing.begin(), notices.missing.end()), notices.missing.end());
+  notices.evicted = std::exchange(lane->evicted, {});
+  return notices;
+}
+
+std::vector<uint64_t> Replay::hungry(size_t table) const {
+  const std::lock_guard lock(state_->mutex);
+  std::vector<uint64_t> actors;
+  const Table& of = *state_->tables[table];
+  if (of.whole()) return actors;
+  for (const auto& lane : of.lanes.all()) {
+    if (of.caches.hungry(*lane)) actors.push_back(lane->actor);
+  }
+  return actors;
+}
+
+bool Replay::take_feedback(uint64_t actor, size_t table, Feedback* out) {
+  const std::lock_guard lock(state_->mutex);
+  Lane* lane = state_->tables[table]->lanes.find(actor);
+  return lane && lane->take_feedback(&out->number, &out->keys, &out->priorities);
+}
+
+std::vector<uint64_t> Replay::with_feedback(size_t table) const {
+  const std::lock_guard lock(state_->mutex);
+  std::vector<uint64_t> actors;
+  for (const auto& lane : state_->tables[table]->lanes.all()) {
+    if (lane->has_feedback() && !lane->left) actors.push_back(lane->actor);
+  }
+  return actors;
+}
+
+void Replay::expect(size_t table, uint64_t draws) {
+  const std::lock_guard lock(state_->mutex);
+  if (!state_->tables[table]->whole()) state_->tables[table]->caches.expect(draws);
+}
+
+bool Replay::draw(size_t table, size_t batch, uint8_t* out, uint64_t* population, double* total) {
+  Table& from = *state_->tables[table];
+  Gather gather(from.spec, state_->schema, batch, out);
+  std::vector<uint32_t> chosen(batch);
+  std::vector<double> weights(batch);
+  {
+    const std::lock_guard lock(state_->mutex);
+    Population drawn_from;
+    if (!from.choose(batch, chosen.data(), weights.data(), &drawn_from)) return false;
+    gather.plan(from.items, chosen.data(), weights.data(), drawn_from, &state_->store);
+    state_->retire_all(from);
+    *population = drawn_from.count;
+    *total = drawn_from.total;
+  }
+  gather.copy(state_->store);
+  const std::lock_guard lock(state_->mutex);
+  gather.release(&state_->store);
+  return true;
+}
+
+Reason Replay::why_not(size_t table, size_t batch) const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->tables[table]->why_not(batch);
+}
+
+UpdateResult Replay::update(size_t table, const uint64_t* keys, const double* priorities, size_t n) {
+  const std::lock_guard lock(state_->mutex);
+  return state_->tables[table]->update(state_->actors, keys, priorities, n);
+}
+
+ReplayStats Replay::stats() const {
+  const std::lock_guard lock(state_->mutex);
+  ReplayStats stats;
+  stats.steps = state_->store.used();
+  stats.capacity_steps = state_->store.capacity();
+  stats.bytes = state_->bytes;
+  stats.seed = state_->seed;
+  for (const auto& table : state_->tables) stats.tables.push_back(table->stats());
+  return stats;
+}
+
+Status Replay::check() const {
+  const std::lock_guard lock(state_->mutex);
+  const auto broken = [](const std::string& what) { return Status(Code::kInvalid, what); };
+  if (std::string what = state_->store.check(); !what.empty()) return broken(what);
+  if (std::string what = state_->actors.check(); !what.empty()) return broken(what);
+  std::vector<uint32_t> needs(state_->store.capacity());
+  for (const auto& table : state_->tables) {
+    if (std::string what = table->check(needs.data()); !what.empty()) return broken(what);
+  }
+  for (uint32_t slot = 0; slot < state_->store.capacity(); ++slot) {
+    if (needs[slot] != state_->store.references(slot)) {
+      return broken("I3: slot " + std::to_string(slot) + " has " + std::to_string(state_->store.references(slot)) + " references, items need it " +
+                    std::to_string(needs[slot]) + " times");
+    }
+  }
+  return Status();
+}
+
+}  // namespace memsvc
