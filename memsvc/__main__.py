@@ -1,0 +1,5 @@
+"""`python -m memsvc` is `memsvc`."""
+
+from .cli import main
+
+main(prog_name="memsvc")

@@ -1,0 +1,154 @@
+"""The command line: `memsvc serve`, `check`, `stats`, `demo`. Exit status 0: done; 1: it cannot be; 2: wrong arguments or configuration."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+try:
+    import click
+except ImportError:
+    sys.exit("memsvc: the command line needs click; pip install 'memsvc[server]'")
+
+from memsvc_proto.errors import ConfigError, MemsvcError
+
+from .config import Config
+from .machine import memory_limit, raise_file_limit, refuse_too_large
+
+_CONFIG_ERROR = 2
+_FAILED = 1
+_FLAGS = ("address", "advertise", "memory", "control", "seed")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="memsvc")
+def main() -> None:
+    """A replay-memory service for distributed reinforcement learning."""
+
+
+@main.command()
+@click.argument("file", default="memsvc.toml", type=click.Path(dir_okay=False))
+@click.option(
+    "--ready-file", type=click.Path(dir_okay=False), help="Write JSON (address, control, http, pid) here once it serves; removed at the end."
+)
+@click.option("--address", help="server.address: tcp://HOST:PORT (port 0 picks a free one) or ipc://PATH.")
+@click.option("--advertise", help="server.advertise: what clients are told instead of the bound address.")
+@click.option("--memory", help='server.memory: budget of the step store, as "2GiB".')
+@click.option("--control", help='server.control: gRPC\'s HOST:PORT; "" is off.')
+@click.option("--seed", type=int, help="server.seed: 0 takes one from the system.")
+@click.option("--insecure", is_flag=True, default=None, help="server.insecure: allow addresses that other machines can reach.")
+def serve(file: str, ready_file: str | None, **flags: Any) -> None:
+    """Serve the tables of FILE (default: memsvc.toml) until SIGTERM or SIGINT."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    from .server import Server
+
+    config = _load(file, {f"server.{key}": value for key, value in flags.items()})
+    files = raise_file_limit()
+    log = logging.getLogger("memsvc")
+    with _guarded(lambda: Server(config)) as server:
+        about = {"address": server.address, "control": server.control, "http": server.http, "pid": os.getpid()}
+        log.info("serving %s on %s, control %s, %d bytes, %d open files at most", ", ".join(t["name"] for t in config.tables), server.address,
+                 server.control or "off", config.server.memory, files)  # fmt: skip
+        try:
+            if ready_file is not None:
+                _write_atomically(Path(ready_file), json.dumps(about) + "\n")
+            stop.wait()
+            log.info("ending")
+        finally:
+            if ready_file is not None:
+                Path(ready_file).unlink(missing_ok=True)
+
+
+@main.command()
+@click.argument("file", default="memsvc.toml", type=click.Path(dir_okay=False))
+def check(file: str) -> None:
+    """Check FILE; print its schema, each table's columns, the memory it takes and the ports. Status 1: it does not fit this machine."""
+    config = _load(file, {})
+    _, specs = config.specs()
+    click.echo("step")
+    for name, dtype, shape in config.schema:
+        click.echo(f"  {name:<20} {dtype:<5} {list(shape)}")
+    for table, spec in zip(config.tables, specs, strict=True):
+        click.echo(f"table {table['name']} ({table['item']['kind']}, select {table['actor']['select']})")
+        for name, dtype, shape in spec.columns:
+            click.echo(f"  {name:<20} {dtype:<5} {list(shape)}")
+    server = config.server
+    control = server.control_address
+    click.echo(f"address    {server.address}" + (f", announced as {server.advertise}" if server.advertise else ""))
+    click.echo(
+        "draws, parameter notices: " + ("beside it (.draw, .params)" if server.address.startswith("ipc:") else "free ports, announced to clients")
+    )
+    click.echo("control    " + ("off" if control is None else f"{control.host_port}" + (" (a free port)" if control.port == 0 else "")))
+    click.echo("http       not in this version")
+    footprint = _guarded(lambda: refuse_too_large(config), status=_FAILED)
+    limit, whose = memory_limit()
+    click.echo(f"memory     {footprint['bytes']} bytes for {footprint['steps']} steps of {footprint['step_bytes']} bytes; {whose} is {limit} bytes")
+
+
+@main.command()
+@click.argument("address")
+@click.option("--timeout", default=5.0, show_default=True, help="Seconds to wait for the answer.")
+def stats(address: str, timeout: float) -> None:
+    """Print the statistics of the server at ADDRESS as JSON."""
+    from .remote import ask_stats
+
+    click.echo(json.dumps(_guarded(lambda: ask_stats(address, timeout), status=_FAILED), indent=2))
+
+
+@main.command()
+@click.option("--env", default="CartPole-v1", show_default=True, help="A Gymnasium environment; ALE/Pong-v5 runs on Atari frames.")
+@click.option("--seconds", type=float, help="Stop after this time instead of at the goal.")
+@click.option("--out", default="memsvc-demo.png", show_default=True, type=click.Path(), help="Where the learning curve goes: a PNG file or a folder.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of environments and networks.")
+@click.option("--plain", is_flag=True, help="Plain lines instead of the live display.")
+def demo(env: str, seconds: float | None, out: str, seed: int, plain: bool) -> None:
+    """Daemon, two actors and a PyTorch learner play together on this machine."""
+    try:
+        from .demo import main as run
+    except ImportError as error:
+        raise _end(f"the demo needs {error.name or error}; pip install 'memsvc[demo]'", _FAILED) from error
+    sys.exit(run(env, seconds, out, seed, plain))
+
+
+def _load(file: str, flags: dict[str, Any]) -> Config:
+    try:
+        return Config.load(file, flags)
+    except FileNotFoundError:
+        raise _end(f"{file}: there is no such file; name one, as in `memsvc serve memsvc.toml`", _CONFIG_ERROR) from None
+    except (MemsvcError, OSError) as error:
+        raise _end(str(error), _CONFIG_ERROR) from None
+
+
+def _guarded(act: Callable[[], Any], status: int = _CONFIG_ERROR) -> Any:
+    try:
+        return act()
+    except MemsvcError as error:
+        raise _end(str(error), status if isinstance(error, ConfigError) else _FAILED) from None
+    except MemoryError:
+        raise _end("server.memory: the system does not give that much memory; use less", _FAILED) from None
+
+
+def _end(message: str, status: int) -> SystemExit:
+    click.echo(f"memsvc: {message}", err=True)
+    return SystemExit(status)
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    # A reader that sees the file sees all of it.
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    part.write_text(text)
+    os.replace(part, path)
+
+
+if __name__ == "__main__":
+    main(prog_name="memsvc")

@@ -1,0 +1,130 @@
+"""gRPC: server info, table info, the standard health service and reflection (proto/control.proto). Imported only where control is on."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from memsvc_proto import wire
+from memsvc_proto.errors import ConfigError
+
+from .address import Address
+
+try:
+    import grpc
+    from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+    from grpc_reflection.v1alpha import reflection
+    from memsvc_proto import control_pb2, control_pb2_grpc
+except ImportError as error:
+    raise ConfigError(
+        f"server.control: gRPC is not installed ({error}); pip install 'memsvc[server]', or switch it off with control = \"\"", path="server.control"
+    ) from error
+
+if TYPE_CHECKING:
+    from .server import Server
+
+log = logging.getLogger("memsvc")
+
+pb: Any = control_pb2  # its classes come into being at import, where no checker sees them
+pb_grpc: Any = control_pb2_grpc
+
+_SERVICE = "memsvc.v1.Control"
+_THREADS = 4
+
+
+class Control:
+    """A running gRPC server. Thread-safe."""
+
+    def __init__(self, server: Server, where: Address) -> None:
+        """Binds `where` and serves. Raises ConfigError when it is in use."""
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="memsvc-control")
+        # Without so_reuseport = 0 a second server would share the port in silence.
+        self._grpc = grpc.server(self._pool, options=[("grpc.so_reuseport", 0)])
+        pb_grpc.add_ControlServicer_to_server(_Servicer(server), self._grpc)
+        self._health = health.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
+        reflection.enable_server_reflection((_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc)
+        try:
+            port = self._grpc.add_insecure_port(where.numeric().host_port)
+        except (RuntimeError, OSError):
+            port = 0
+        if not port:
+            self._grpc.stop(None)
+            raise ConfigError(
+                f"server.control: {where.host_port} cannot be bound: it is in use, or this machine has no such address; "
+                f'choose another (port 0 picks a free one; "" switches gRPC off)',
+                path="server.control",
+            )
+        self.address = where.at(port).host_port
+        """`host:port` with the real port."""
+        self._grpc.start()
+        for service in ("", _SERVICE):
+            self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+
+    def close(self) -> None:
+        """Tells health watchers, then ends; waits at most half a second for calls that run."""
+        self._health.enter_graceful_shutdown()
+        self._grpc.stop(0.2).wait(0.5)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class _Servicer:
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def ServerInfo(self, request: Any, context: Any) -> Any:
+        """See control.proto."""
+        return _answered(context, self._server_info)
+
+    def TableInfo(self, request: Any, context: Any) -> Any:
+        """See control.proto."""
+        names = [table.name for table in self._server.engine.tables]
+        if request.name not in names:
+            context.abort(grpc.StatusCode.NOT_FOUND, f"there is no table {request.name!r}; there are: {', '.join(names)}")
+        return _answered(context, lambda: self._table_info(names.index(request.name)))
+
+    def _server_info(self) -> Any:
+        from . import __version__
+
+        stats = self._server.stats()
+        return pb.ServerInfoReply(
+            version=__version__,
+            wire_version=wire.VERSION,
+            **{key: stats[key] for key in ("epoch", "address", "draw", "params", "pid", "uptime_s", "steps", "capacity_steps", "seed")},
+            memory_bytes=self._server.config.server.memory,
+            schema=[_field(*one) for one in self._server.config.schema],
+            tables=[table["name"] for table in self._server.config.tables],
+            clients=[pb.Client(**{key: peer[key] for key in ("role", "name", "host", "pid", "silent_s")}) for peer in stats["peers"]],
+            parameters={topic: one["version"] for topic, one in stats["parameters"].items()},
+        )
+
+    def _table_info(self, index: int) -> Any:
+        table = self._server.engine.tables[index]
+        stats = self._server.stats()["tables"][index]
+        counters = ("items", "population", "min_weight", "drawn", "inserted", "evicted", "stale_updates", "refused_updates", "waiting")
+        return pb.TableInfoReply(
+            name=table.name,
+            settings_json=json.dumps(table.settings),
+            columns=[_field(*one) for one in table.spec.columns],
+            total_weight=stats["total"],
+            **{key: stats[key] for key in counters},
+            actors=[
+                pb.Source(total_weight=one["total"], **{key: one[key] for key in ("name", "population", "queue", "drawn", "received", "left")})
+                for one in stats["actors"]
+            ],
+        )
+
+
+def _answered(context: Any, make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except Exception as error:  # told to the caller, and serving goes on
+        log.exception("a control request failed")
+        context.abort(grpc.StatusCode.INTERNAL, f"the server failed: {type(error).__name__}: {error}")
+
+
+def _field(name: str, dtype: str, shape: tuple[int, ...]) -> Any:
+    return pb.Field(name=name, dtype=dtype, shape=shape)

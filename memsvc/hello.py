@@ -1,0 +1,58 @@
+"""HELLO's meta, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from memsvc_proto.errors import ProtocolError
+
+from .parameters import MAX_TOPICS, checked_topic
+
+ROLES = ("actor", "learner", "viewer")
+MAX_ENVS = 1 << 16
+_MAX_VERSION = (1 << 62) - 1
+
+
+@dataclass(frozen=True)
+class Hello:
+    """Who says HELLO, and what it has seen."""
+
+    role: str
+    name: str
+    host: str
+    pid: int
+    envs: int
+    versions: dict[str, int]
+
+
+def read_hello(meta: Mapping[str, Any]) -> Hello:
+    """Checks every part; ProtocolError names the wrong one."""
+    role = meta.get("role")
+    if role not in ROLES:
+        raise ProtocolError(f"HELLO's role is one of {', '.join(ROLES)}, got {role!r:.60}")
+    name = _text(meta, "name")
+    if role == "actor" and not name:
+        raise ProtocolError("HELLO of an actor needs a name")
+    versions = meta.get("versions") or {}
+    if not isinstance(versions, dict) or len(versions) > MAX_TOPICS:
+        raise ProtocolError(f"HELLO's versions are an object of at most {MAX_TOPICS} topics, got {versions!r:.60}")
+    for topic, version in versions.items():
+        checked_topic(topic)
+        _integer("versions", version, -1, _MAX_VERSION)
+    envs = _integer("envs", meta.get("envs", 1), 1, MAX_ENVS) if role == "actor" else 1
+    return Hello(str(role), name, _text(meta, "host"), _integer("pid", meta.get("pid", 0), 0, _MAX_VERSION), envs, versions)
+
+
+def _text(meta: Mapping[str, Any], key: str) -> str:
+    value = meta.get(key, "")
+    if not isinstance(value, str) or len(value) > 256:
+        raise ProtocolError(f"HELLO's {key} is a string of at most 256 characters, got {value!r:.60}")
+    return value
+
+
+def _integer(key: str, value: Any, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ProtocolError(f"HELLO's {key}: an integer from {low} to {high} is expected, got {value!r:.60}")
+    return value

@@ -1,0 +1,72 @@
+"""What this process may use of its machine."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+from pathlib import Path
+
+from memsvc_proto.errors import ConfigError
+
+from .config import Config
+
+
+def memory_limit(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> tuple[int, str]:
+    """(bytes, whose limit): the machine's memory, or the smallest limit of the control groups (v2 or v1) that this process is in."""
+    limit, whose = _machine_bytes(proc), "the machine's memory"
+    for file in _limit_files(proc, cgroups):
+        with contextlib.suppress(OSError, ValueError):  # "max" is no number: no limit there
+            value = int(file.read_text())
+            if 0 < value < limit:
+                limit, whose = value, "the container's memory limit (cgroup)"
+    return limit, whose
+
+
+def _machine_bytes(proc: Path) -> int:
+    for line in (proc / "meminfo").read_text().splitlines():
+        if line.startswith("MemTotal:"):
+            return int(line.split()[1]) * 1024
+    return 1 << 62
+
+
+def _limit_files(proc: Path, cgroups: Path) -> list[Path]:
+    try:
+        lines = (proc / "self" / "cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    files = []
+    for line in lines:
+        _, controllers, group = line.split(":", 2)
+        if controllers in ("", "memory"):
+            root, name = (cgroups, "memory.max") if controllers == "" else (cgroups / "memory", "memory.limit_in_bytes")
+            # Every level above limits too; in a container the path may name a group that is not visible there, so the root is read in any case.
+            here = root / group.lstrip("/")
+            files += [one / name for one in (here, *here.parents) if one == root or root in one.parents]
+    return files
+
+
+def refuse_too_large(config: Config) -> dict[str, int]:
+    """The footprint (memsvc_core.Replay.footprint) of this configuration; ConfigError when it exceeds what this process may use."""
+    from memsvc_core import Replay
+
+    schema, specs = config.specs()
+    footprint = {str(key): int(value) for key, value in Replay.footprint(schema, specs, config.server.memory).items()}
+    limit, whose = memory_limit()
+    if footprint["bytes"] > limit:
+        raise ConfigError(
+            f"server.memory: {config.server.memory:,} bytes take {footprint['bytes']:,} in all, which exceeds {whose}, {limit:,} bytes; "
+            f"use less, or a machine with more",
+            path="server.memory",
+            need=footprint["bytes"],
+            have=limit,
+        )
+    return footprint
+
+
+def raise_file_limit() -> int:
+    """Lifts the soft limit of open files to the hard one; returns it. Each connection takes one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

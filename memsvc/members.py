@@ -1,0 +1,99 @@
+"""The peers of an engine, and which of them is which actor."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from memsvc_proto.errors import Closed
+
+from .peer import Membership, Peer
+
+
+class Members:
+    """Peers by connection, actors by the core's number. Thread-safe; nothing is sent under its lock, which comes before the core's."""
+
+    def __init__(self, replay: Any) -> None:
+        self._replay = replay
+        self._lock = threading.Lock()
+        self._peers: dict[Peer, None] = {}
+        self._actors: dict[int, Peer] = {}
+        self._complained: set[Peer] = set()
+
+    def note(self, peer: Peer) -> None:
+        """A message of this peer has come."""
+        if peer not in self._peers:
+            with self._lock:
+                self._peers[peer] = None
+
+    def peers(self) -> list[Peer]:
+        """Everybody who has sent something and has not left."""
+        with self._lock:
+            return list(self._peers)
+
+    def actors(self) -> list[Peer]:
+        """The actors among them."""
+        with self._lock:
+            return list(self._actors.values())
+
+    def actor(self, number: int) -> Peer | None:
+        """The peer of the core's actor `number`, None when it has left."""
+        return self._actors.get(number)
+
+    def first_complaint(self, peer: Peer) -> bool:
+        """True once per peer."""
+        with self._lock:
+            if peer in self._complained:
+                return False
+            self._complained.add(peer)
+            return True
+
+    def join(self, peer: Peer, member: Membership, envs: int) -> tuple[list[int], list[Peer]]:
+        """(the new actor's streams, the peers that it replaces). Raises Closed for a peer that was replaced itself."""
+        if peer.member is not None and peer.member.replaced:
+            raise replaced(peer.member)  # else two clients of one name would take turns
+        with self._lock:
+            number, streams = self._replay.join(member.name, envs)
+            before = peer.member
+            if before is not None and before.role == "actor":
+                self._actors.pop(before.actor, None)
+            namesakes = [other for other in self._actors.values() if other.member is not None and other.member.name == member.name]
+            for other in namesakes:
+                if other.member is not None:
+                    other.member.replaced = True
+                    del self._actors[other.member.actor]
+            member.actor = int(number)
+            peer.member = member
+            self._actors[member.actor] = peer
+        if before is not None and before.role == "actor" and before.name != member.name:
+            self._replay.leave(before.actor)
+        return [int(stream) for stream in streams], namesakes
+
+    def enter(self, peer: Peer, member: Membership) -> None:
+        """A learner or viewer has said who it is."""
+        self._leave(peer)
+        peer.member = member
+
+    def remove(self, peer: Peer) -> bool:
+        """The peer is gone; an actor's queue is used up, then its weight leaves. False when it was gone already."""
+        with self._lock:
+            if peer.gone:
+                return False
+            peer.gone = True
+            self._peers.pop(peer, None)
+            self._complained.discard(peer)
+        self._leave(peer)
+        return True
+
+    def _leave(self, peer: Peer) -> None:
+        member = peer.member
+        if member is None or member.role != "actor" or member.replaced:
+            return
+        with self._lock:
+            self._actors.pop(member.actor, None)
+        self._replay.leave(member.actor)
+
+
+def replaced(member: Membership) -> Closed:
+    """What a client is told whose name a newer one has taken."""
+    return Closed(f"actor {member.name!r} was replaced by a newer client of that name; give each actor a name of its own")

@@ -1,0 +1,53 @@
+"""Who talks to the engine: one Peer per connection, whatever carries its messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from memsvc_proto.wire import Message
+
+
+@dataclass
+class Membership:
+    """What a HELLO has told: who this is."""
+
+    role: str
+    name: str
+    host: str
+    pid: int
+    actor: int = -1
+    """The core's actor number; -1 for other roles."""
+    replaced: bool = False
+    """A newer client of the same name has taken this one's place."""
+
+
+@dataclass(eq=False)
+class Peer:
+    """One connection, as the engine sees it. Carriers derive from it and implement `send` and `in_flight`, both callable from any thread."""
+
+    link: str
+    """"door" or "draw"."""
+    member: Membership | None = None
+    last_push: int = 0
+    """Seq of the last PUSH seen, which unasked ACKs repeat."""
+    told: dict[int, float] = field(default_factory=dict)
+    """Table -> when an unasked ACK last went, since the last PUSH."""
+    fetches: dict[str, int] = field(default_factory=dict)
+    """Topic -> seq of a FETCH that waits until what was sent before has left."""
+    asking: int = 0
+    """SAMPLE requests that wait at the server."""
+    heard: float = 0.0
+    """When the last message came."""
+    gone: bool = False
+
+    def send(self, message: Message, frame: Any = None) -> None:
+        """Sends; never blocks, never raises. With `frame` the body stands at frame[64:] already and is not copied.
+
+        A peer that cannot take it loses it.
+        """
+        raise NotImplementedError
+
+    def in_flight(self) -> int:
+        """Large messages that were sent and have not left this process: batches and parameters."""
+        raise NotImplementedError

@@ -1,0 +1,279 @@
+"""One ROUTER socket and its thread: frames become the engine's messages, and back. door.py and draws.py each run one."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import stat
+import struct
+import threading
+import time
+from collections import deque
+from typing import Any
+
+import zmq
+from memsvc_proto import wire
+from memsvc_proto.errors import ConfigError, ProtocolError
+
+from .address import Address
+from .engine import Engine
+from .peer import Peer
+
+log = logging.getLogger("memsvc")
+
+COPY_BYTES = 1 << 16
+"""Frames below this are copied: cheaper than keeping a reference until they have left, and what is received becomes aligned."""
+MAX_FRAME_BYTES = 1 << 35
+QUEUED_MESSAGES = 256
+"""Small messages that wait for a peer that does not read; large ones are bounded by Peer.in_flight."""
+RECEIVED_MESSAGES = 32
+"""Messages of about 1 MB that wait per connection while this side is busy; then the sender's window fills."""
+IDLE_S = 600.0
+_BURST = 64
+
+
+class ZmqPeer(Peer):
+    """A connection of a ROUTER, known by its routing id."""
+
+    def __init__(self, router: Router, identity: bytes) -> None:
+        super().__init__(router.link)
+        self.identity = identity
+        self._router = router
+        self.flying: list[zmq.MessageTracker] = []
+
+    def send(self, message: wire.Message, frame: Any = None) -> None:
+        """See Peer. From the router's own thread at once, from others through its outbox."""
+        self._router.post(self, message, frame)
+
+    def in_flight(self) -> int:
+        """See Peer: the frames that zmq still holds."""
+        if not self.flying:
+            return 0
+        self.flying = [one for one in self.flying if not one.done]
+        return len(self.flying)
+
+
+class Router:
+    """Binds in its constructor (errors come at once), then serves from its own thread until `stop`."""
+
+    turn_s = 1.0
+    """How often `_turn` runs, and the longest sleep."""
+
+    def __init__(self, engine: Engine, context: zmq.Context[zmq.Socket[bytes]], link: str, address: Address, setting: str) -> None:
+        """`setting` names the configuration key in bind errors. Raises ConfigError when the address cannot be bound."""
+        self.link = link
+        self._engine = engine
+        self._peers: dict[bytes, ZmqPeer] = {}
+        self._outbox: deque[tuple[ZmqPeer, wire.Message, Any]] = deque()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name=f"memsvc-{link}", daemon=True)
+        self._next_sweep = 0.0
+        self._socket = context.socket(zmq.ROUTER)
+        for option, value in (
+            (zmq.LINGER, 0),
+            (zmq.ROUTER_MANDATORY, 1),
+            (zmq.ROUTER_HANDOVER, 1),
+            (zmq.SNDHWM, QUEUED_MESSAGES),
+            (zmq.RCVHWM, RECEIVED_MESSAGES),
+            (zmq.MAXMSGSIZE, MAX_FRAME_BYTES),
+            (zmq.HEARTBEAT_IVL, 5_000),
+            (zmq.HEARTBEAT_TIMEOUT, 30_000),
+            (zmq.HEARTBEAT_TTL, 60_000),
+            (zmq.BACKLOG, 4096),
+        ):
+            self._socket.setsockopt(option, value)
+        try:
+            self.address = bind(self._socket, address, setting)
+        except BaseException:
+            self._socket.close(0)
+            os.close(self._wake)
+            raise
+
+    def start(self) -> None:
+        """Begins to serve."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> None:
+        """Ends the thread, which closes its sockets; waits at most timeout_s. Idempotent."""
+        self._stopping = True
+        if self._thread.ident is None:
+            self._close()
+            return
+        self.wake()
+        self._thread.join(timeout_s)
+
+    def wake(self) -> None:
+        """Makes the thread go through its loop once more. Thread-safe; nothing happens when it has ended."""
+        with contextlib.suppress(OSError):
+            os.eventfd_write(self._wake, 1)
+
+    def post(self, peer: ZmqPeer, message: wire.Message, frame: Any) -> None:
+        """Sends now on this router's thread, or queues for it. Thread-safe."""
+        if threading.get_ident() == self._thread.ident:
+            self._transmit(peer, message, frame)
+            return
+        self._outbox.append((peer, message, frame))
+        self.wake()
+
+    def beside(self) -> None:
+        """What a derived class does once in every turn of the loop, on its thread."""
+
+    def _run(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._wake, zmq.POLLIN)
+        next_turn = 0.0
+        try:
+            while not self._stopping:
+                if not self._receive():
+                    for source, _ in poller.poll(int(self.turn_s * 1e3)):
+                        if source == self._wake:
+                            os.eventfd_read(self._wake)
+                while self._outbox and not self._stopping:
+                    self._transmit(*self._outbox.popleft())
+                self.beside()
+                now = time.monotonic()
+                if now >= next_turn:
+                    next_turn = now + self.turn_s
+                    self._turn(now)
+        except Exception:
+            log.exception("the %s thread ended", self.link)
+        finally:
+            self._close()
+
+    def _turn(self, now: float) -> None:
+        """Every `turn_s`, on the thread."""
+        if now < self._next_sweep:
+            return
+        self._next_sweep = now + IDLE_S / 10
+        for peer in list(self._peers.values()):
+            idle = self._engine.clock() - peer.heard
+            if peer.gone or (idle > IDLE_S and (peer.member is None or peer.member.role != "actor")):
+                self._forget(peer)
+
+    def _receive(self) -> bool:
+        """Handles up to _BURST messages that are there. True when it was that many."""
+        for _ in range(_BURST):
+            try:
+                parts = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return False
+            identity = parts[0].bytes
+            peer = self._peers.get(identity)
+            if peer is None or peer.gone:
+                peer = self._peers[identity] = ZmqPeer(self, identity)
+                peer.heard = self._engine.clock()
+            frame = parts[-1].bytes if len(parts[-1]) < COPY_BYTES else parts[-1].buffer
+            try:
+                if len(parts) != 2:
+                    raise ProtocolError(f"a message has one frame behind the routing frame, this one has {len(parts) - 1}")
+                message = wire.unpack(frame)
+            except ProtocolError as error:
+                self._engine.malformed(peer, error)
+                seq = foreign_seq(frame)
+                if seq is not None:
+                    self._engine.refuse(peer, seq, error)
+                continue
+            self._engine.handle(peer, message)
+        return True
+
+    def _transmit(self, peer: ZmqPeer, message: wire.Message, frame: Any) -> None:
+        if peer.gone and message.kind is not wire.Kind.BYE:
+            return
+        try:
+            if frame is None:
+                frame = wire.pack(message)
+            else:
+                wire.pack_into(message, frame)
+            large = len(frame) >= COPY_BYTES
+            self._socket.send(peer.identity, zmq.SNDMORE | zmq.NOBLOCK)
+            if large:
+                peer.flying.append(self._socket.send(frame, zmq.NOBLOCK, copy=False, track=True))
+            else:
+                self._socket.send(frame, zmq.NOBLOCK)
+        except zmq.Again:
+            self._engine.unsent(peer)
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            self._engine.lost(peer)
+            self._forget(peer)
+        except (TypeError, ValueError):
+            log.exception("%s could not be packed", message.kind.name)
+
+    def _forget(self, peer: ZmqPeer) -> None:
+        self._engine.lost(peer)
+        if self._peers.get(peer.identity) is peer:
+            del self._peers[peer.identity]
+
+    def _close(self) -> None:
+        self._socket.close(0)
+        wake, self._wake = self._wake, -1  # in this order: a late wake() must not write to a descriptor that is somebody else's by now
+        if wake >= 0:
+            os.close(wake)
+        remove_ipc(self.address)
+
+
+def foreign_seq(frame: Any) -> int | None:
+    """The seq of a frame that is ours but for its wire version, so that its sender can be told; None for anything else."""
+    view = memoryview(frame).cast("B")
+    if view.nbytes < wire.HEADER_BYTES:
+        return None
+    magic, version, _, seq = struct.unpack_from("<4sHHQ", view)
+    return int(seq) if magic == b"MSV1" and version != wire.VERSION else None
+
+
+def bind(socket: zmq.Socket[bytes], address: Address, setting: str) -> Address:
+    """Binds and returns the address with its real port. ConfigError says what is in the way and what to do."""
+    try:
+        if address.is_ipc:
+            _refuse_living_ipc(address)
+        numeric = address.numeric()
+        if numeric.is_ipv6:
+            socket.setsockopt(zmq.IPV6, 1)
+        socket.bind(str(numeric))
+    except (zmq.ZMQError, OSError) as error:
+        raise ConfigError(f"{setting}: {address} cannot be bound: {_reason(address, error)}", path=setting) from None
+    if address.is_ipc:
+        return address
+    return address.at(int(str(socket.getsockopt_string(zmq.LAST_ENDPOINT)).rsplit(":", 1)[1]))
+
+
+def _reason(address: Address, error: zmq.ZMQError | OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return "it is in use by another process; stop that one, or choose another" + (
+            "" if address.is_ipc else f" port than {address.port} (0 picks a free one)"
+        )
+    if error.errno in (errno.EADDRNOTAVAIL, errno.ENODEV):
+        return f"this machine has no interface with the address {address.host!r}; bind 127.0.0.1, or 0.0.0.0 for all, and set server.advertise"
+    if error.errno == errno.EACCES:
+        return "permission denied; choose " + ("a path in a directory that you may write to" if address.is_ipc else "a port from 1024 on")
+    if error.errno == errno.ENOENT and address.is_ipc:
+        return f"there is no directory {os.path.dirname(address.path)!r}"
+    return str(error)
+
+
+def _refuse_living_ipc(address: Address) -> None:
+    # zmq would remove the file of a server that lives, and take its clients' place over.
+    import socket
+
+    probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        probe.settimeout(1.0)
+        probe.connect(address.path)
+    except (FileNotFoundError, ConnectionRefusedError):
+        return
+    finally:
+        probe.close()
+    raise OSError(errno.EADDRINUSE, "in use")
+
+
+def remove_ipc(address: Address) -> None:
+    """Removes the socket file that an ipc address leaves behind; leaves alone what is no socket."""
+    if address.is_ipc:
+        with contextlib.suppress(OSError):
+            if stat.S_ISSOCK(os.stat(address.path).st_mode):
+                os.unlink(address.path)

@@ -1,0 +1,186 @@
+"""The command line, run as a user runs it: processes, signals, exit statuses, what is printed where."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+from memsvc_proto import wire
+from memsvc_proto.wire import Kind, Message
+
+CONFIG = """
+[server]
+address = "tcp://127.0.0.1:0"
+memory = "4MiB"
+
+[step]
+obs = { dtype = "uint8", shape = [84, 84] }
+action = { dtype = "int32" }
+reward = { dtype = "float32" }
+
+[[table]]
+name = "replay"
+item = { kind = "transition", n_step = 3, frame_stack = 4, stack = ["obs"], next = ["obs"] }
+"""
+MEMSVC = (sys.executable, "-m", "memsvc")
+
+
+def run(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*MEMSVC, *arguments], cwd=cwd, env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "memsvc.toml").write_text(CONFIG)
+    return tmp_path
+
+
+@contextlib.contextmanager
+def serving(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """A daemon and what its ready file says; killed at the end if it still runs."""
+    ready = folder / "ready.json"
+    process = subprocess.Popen([*MEMSVC, "serve", *arguments, "--ready-file", str(ready)], cwd=folder, stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 30
+        while not ready.exists():
+            assert process.poll() is None, process.stderr.read() if process.stderr else ""
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        yield process, json.loads(ready.read_text())
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_daemon_serves_until_told_and_ends_well(folder: Path, number: signal.Signals) -> None:
+    with serving(folder) as (process, ready):
+        assert set(ready) == {"address", "control", "http", "pid"}
+        assert ready["pid"] == process.pid
+        assert ready["http"] is None
+        assert ready["address"].startswith("tcp://127.0.0.1:")
+        assert not ready["address"].endswith(":0")
+        assert os.listdir(folder) == ["ready.json", "memsvc.toml"] or sorted(os.listdir(folder)) == ["memsvc.toml", "ready.json"]
+        printed = run("stats", ready["address"], cwd=folder)
+        assert printed.returncode == 0
+        assert json.loads(printed.stdout)["tables"][0]["name"] == "replay"
+        began = time.monotonic()
+        process.send_signal(number)
+        assert process.wait(10) == 0
+        assert time.monotonic() - began < 2.0
+        assert not (folder / "ready.json").exists()
+        assert process.stderr is not None
+        log = process.stderr.read()
+        assert f"serving replay on {ready['address']}" in log
+        assert "Traceback" not in log
+
+
+def test_the_daemon_ends_within_two_seconds_under_load(folder: Path) -> None:
+    with serving(folder) as (process, ready):
+        peers = [zmq.Context.instance().socket(zmq.DEALER) for _ in range(50)]
+        for peer in peers:
+            peer.setsockopt(zmq.LINGER, 0)
+            peer.connect(ready["address"])
+            peer.send(wire.pack(Message(Kind.SAMPLE, 1, a=8, meta={"timeout": 60})))
+            peer.send(wire.pack(Message(Kind.PING, 2)))
+        for peer in peers:
+            assert peer.poll(10_000)
+        stop = threading.Event()
+        peers[0].setsockopt(zmq.SNDTIMEO, 50)
+
+        def flood() -> None:
+            while not stop.is_set():
+                with contextlib.suppress(zmq.Again):
+                    peers[0].send(b"x" * 10_000)
+
+        thread = threading.Thread(target=flood)
+        thread.start()
+        process.send_signal(signal.SIGTERM)
+        try:
+            assert process.wait(2.0) == 0
+        finally:
+            stop.set()
+            thread.join()
+            for peer in peers:
+                peer.close(0)
+
+
+def test_flags_win_over_variables_and_variables_over_the_file(folder: Path) -> None:
+    address = f"ipc://{folder}/door"
+    os.environ["MEMSVC_SERVER_MEMORY"] = "2MiB"
+    try:
+        with serving(folder, "memsvc.toml", "--address", address, "--control", "") as (_, ready):
+            assert ready["address"] == address
+            assert ready["control"] is None
+            assert json.loads(run("stats", address, cwd=folder).stdout)["bytes"] <= 3 << 20
+    finally:
+        del os.environ["MEMSVC_SERVER_MEMORY"]
+
+
+def test_configuration_errors_are_one_line_and_status_2(folder: Path) -> None:
+    (folder / "memsvc.toml").write_text(CONFIG.replace("n_step = 3", "n_step = 0"))
+    for command in ("serve", "check"):
+        done = run(command, cwd=folder)
+        assert (done.returncode, done.stderr) == (2, "memsvc: table[0].item.n_step: expected a positive integer, got 0\n")
+    done = run("serve", "absent.toml", cwd=folder)
+    assert done.returncode == 2
+    assert done.stderr.startswith("memsvc: absent.toml: there is no such file")
+    assert run("serve", "--adress", "x", cwd=folder).returncode == 2
+
+
+def test_a_taken_port_ends_the_second_daemon_with_a_sentence(folder: Path) -> None:
+    with serving(folder) as (_, ready):
+        done = run("serve", "--address", ready["address"], "--control", "", cwd=folder)
+        assert done.returncode == 2
+        assert "server.address" in done.stderr
+        assert "in use by another process" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_check_prints_schema_columns_footprint_and_ports(folder: Path) -> None:
+    done = run("check", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert ["obs", "|u1", "[84,", "84]"] in lines
+    assert ["next_obs", "|u1", "[4,", "84,", "84]"] in lines
+    assert ["discount", "<f4", "[]"] in lines
+    assert ["address", "tcp://127.0.0.1:0"] in lines
+    memory = next(line for line in lines if line[0] == "memory")
+    taken, steps = int(memory[1]), int(memory[4])
+    assert taken + (1 << 20) >= 4 << 20
+    assert 0.5 < steps * (84 * 84 + 8) / (4 << 20) <= 1.0
+
+
+def test_check_refuses_what_the_machine_does_not_have(folder: Path) -> None:
+    done = run("check", cwd=folder, env={"MEMSVC_SERVER_MEMORY": "800TiB"})
+    assert done.returncode == 1
+    assert done.stderr.startswith("memsvc: server.memory: ")
+    assert "exceeds" in done.stderr
+
+
+def test_stats_of_nobody_is_a_sentence_and_status_1(folder: Path) -> None:
+    done = run("stats", "tcp://127.0.0.1:9", "--timeout", "0.2", cwd=folder)
+    assert done.returncode == 1
+    assert done.stderr == "memsvc: no memsvc server answered at tcp://127.0.0.1:9 within 0.2 s\n"
+    assert run("stats", "here", cwd=folder).returncode == 1
+
+
+def test_help_lists_exactly_what_exists(folder: Path) -> None:
+    done = run("--help", cwd=folder)
+    commands = done.stdout.split("Commands:")[1].splitlines()
+    assert [line.split()[0] for line in commands if line.strip()] == ["check", "demo", "serve", "stats"]
+    for command in ("check", "demo", "serve", "stats"):
+        assert run(command, "--help", cwd=folder).returncode == 0
+    assert run("--version", cwd=folder).stdout.startswith("memsvc")
