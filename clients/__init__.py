@@ -1,0 +1,48 @@
+"""memsvc_client: the light client of memsvc. It needs numpy, pyzmq and safetensors, and imports no framework, grpc or protobuf."""
+
+from memsvc_proto.errors import (
+    Closed,
+    ConfigError,
+    MemsvcError,
+    NotReady,
+    PriorityError,
+    ProtocolError,
+    SchemaError,
+    ServerError,
+    TimedOut,
+    UnknownTable,
+    Unreachable,
+    UsedAfterFork,
+    WindowFull,
+)
+
+from .actor import Actor
+from .batch import Batch
+from .learner import Learner
+from .link import Endpoint, Link, ZmqEndpoint
+from .params import Params
+from .pusher import Unsent
+
+__all__ = [
+    "Actor",
+    "Batch",
+    "Closed",
+    "ConfigError",
+    "Endpoint",
+    "Learner",
+    "Link",
+    "MemsvcError",
+    "NotReady",
+    "Params",
+    "PriorityError",
+    "ProtocolError",
+    "SchemaError",
+    "ServerError",
+    "TimedOut",
+    "UnknownTable",
+    "Unreachable",
+    "Unsent",
+    "UsedAfterFork",
+    "WindowFull",
+    "ZmqEndpoint",
+]

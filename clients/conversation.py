@@ -1,0 +1,260 @@
+"""Conversation: a learner's two links to a server, what was asked over them, and what has come back."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from memsvc_proto.errors import MemsvcError, NotReady, UnknownTable, Unreachable, WindowFull
+from memsvc_proto.wire import Kind, Message
+from numpy.typing import NDArray
+
+from .batch import Batch, Layout
+from .follower import Follower
+from .link import Endpoint, Link
+from .turn import Turn
+from .waiting import Waiting
+from .welcome import Welcome, changed, greet, hello_message, refusal
+
+ASK_S = 1.0  # the longest that the server keeps a request before it says why it waits
+SILENT_S = 3.0  # silence in which an answer was due: the server is greeted anew
+_REGREET_S = 30.0
+
+_log = logging.getLogger("memsvc_client")
+
+
+class Conversation:
+    """Whoever calls anything but `answer` has the `turn`. Raises Unreachable, UnknownTable, or the server's refusal where the handshakes fail."""
+
+    def __init__(self, endpoint: Endpoint, name: str, table: str | None, batch_size: int, topic: str, timeout: float) -> None:
+        self.where = str(endpoint)
+        self.counts = {"sampled": 0, "updates": 0, "applied": 0, "stale": 0, "refused": 0, "errors": 0}
+        self.ready: deque[Batch] = deque()
+        self.refused: MemsvcError | None = None  # the answer to a SAMPLE
+        self.turn = Turn(self._wake, f"learner {name!r}")
+        self._endpoint, self._name, self._batch_size, self._timeout = endpoint, name, batch_size, timeout
+        self._seq = 1
+        deadline = time.monotonic() + timeout
+        self.door: Link = endpoint.connect("door")
+        try:
+            self._welcome = greet(self.door, hello_message(1, "learner", name), timeout, self.where)
+            self.table = find_table(self._welcome, table, self.where)
+            self.table_name = str(self._welcome.tables[self.table]["name"])
+            self.draw: Link = endpoint.connect("draw")
+            try:
+                greet(self.draw, hello_message(1, "learner", name), max(0.1, deadline - time.monotonic()), f"the draw address of {self.where}")
+            except BaseException:
+                self.draw.close()
+                raise
+        except BaseException:
+            self.door.close()
+            raise
+        self.layout = Layout(self._welcome.specs[self.table], batch_size)
+        self.follower = Follower(topic)
+        self.follower.restarted(self._welcome.versions)
+        self.asked: set[int] = set()
+        self._answers: dict[int, Message | None] = {}  # by the seq of what is being answered
+        self._why: dict[str, Any] = {}  # meta of the last WAIT
+        self._heard = self._greeted = time.monotonic()
+        self._patience = SILENT_S
+
+    # Out.
+
+    def next(self) -> int:
+        """The seq of the next message."""
+        self._seq += 1
+        return self._seq
+
+    def ask(self, ahead: int, timeout: float) -> None:
+        """Asks for batches until `ahead` are here or on their way."""
+        while len(self.asked) + len(self.ready) < ahead:
+            seq = self.next()
+            # Half of a short wait, so that the server's reason comes before its end.
+            patience = round(max(0.0, min(ASK_S, timeout / 2)), 3)
+            self.draw.send(Message(Kind.SAMPLE, seq, self.table, self._batch_size, meta={"timeout": patience}))
+            self.asked.add(seq)
+
+    def send(self, message: Message, frame: NDArray[np.uint8] | None = None) -> None:
+        """Sends over the draw link, and waits where its queue is full; WindowFull when that lasts for the learner's timeout."""
+        waiting: Waiting | None = None
+        while True:
+            try:
+                return self.draw.send(message, frame)
+            except WindowFull:
+                waiting = waiting or Waiting(f"{message.kind.name} of learner {self._name!r}", self._timeout)
+                wait = waiting.slice(self.reason)
+                if wait <= 0:
+                    raise
+                self.take(wait)
+                self.look_around(waiting)
+
+    # In.
+
+    def take(self, wait: float) -> None:
+        """Waits for a message of the draw link, and takes what else is there, up to the next batch."""
+        message = self.draw.receive(wait)
+        while message is not None:
+            self._heard = time.monotonic()
+            asked = message.seq in self.asked
+            self.asked.discard(message.seq)
+            if message.kind is Kind.BATCH:
+                self.ready.append(self.layout.read(message))
+                return
+            if message.kind is Kind.WAIT:
+                self._why = message.meta
+            elif message.kind is Kind.UPDATED:
+                self.counts["applied"] += message.a
+                self.counts["stale"] += message.b
+                self.counts["refused"] += memoryview(message.body).nbytes // 8
+            elif message.kind is Kind.ERROR and asked:
+                self.refused = refusal(message)
+            else:
+                self._other(message)
+            message = self.draw.receive(0)
+
+    def listen(self, wait: float) -> None:
+        """The same for the door link."""
+        message = self.door.receive(wait)
+        while message is not None:
+            self._heard = time.monotonic()
+            if message.kind in (Kind.NOTICE, Kind.PARAMS):
+                self.follower.heard(message)
+            elif message.kind is Kind.WELCOME:
+                self._rejoin(Welcome.read(message))
+            else:
+                self._other(message)
+            message = self.door.receive(0)
+
+    def answer(self, send: Callable[[int], None], take: Callable[[float], None], waiting: Waiting) -> Message:
+        """Without the turn: sends a request of a new seq and waits for its answer, which `take` receives. Raises the server's refusal,
+        Unreachable.
+        """
+        with self.turn:
+            seq = self.next()
+            self._answers[seq] = None
+            send(seq)
+        try:
+            while True:
+                with self.turn.patient:
+                    message = self._answers[seq]
+                    if message is None:
+                        take(waiting.slice(self.reason))
+                        self.look_around(waiting)
+                        message = self._answers[seq]
+                if message is not None:
+                    if message.kind is Kind.ERROR:
+                        raise refusal(message)
+                    return message
+                if waiting.slice(self.reason) <= 0:
+                    raise self.unreachable(waiting)
+        finally:
+            self._answers.pop(seq, None)
+
+    def look_around(self, waiting: Waiting) -> None:
+        """While a call waits: greets a server that has been silent for too long. It answers when it is back, perhaps with another draw address."""
+        now = time.monotonic()
+        if now - max(self._heard, waiting.began) < SILENT_S:
+            return
+        if now - self._greeted >= self._patience:
+            # Rarer and rarer: all of them arrive when it is back.
+            self._greeted, self._patience = now, min(_REGREET_S, 2 * self._patience)
+            with contextlib.suppress(WindowFull):
+                self.door.send(hello_message(self.next(), "learner", self._name, versions=self._seen(), epoch=self._welcome.epoch))
+        self.listen(0)
+
+    # Words.
+
+    def reason(self) -> str:
+        """Why a batch, or an answer, has not come yet."""
+        reason, have, need = self._why.get("reason"), self._why.get("have", 0), self._why.get("need", 0)
+        if reason is None or time.monotonic() - self._heard >= SILENT_S:
+            return self._silence()
+        known = {
+            "min_items": f"table {self.table_name!r} has {have:,} of the {need:,} items that limits.min_items asks for",
+            "stock": f"table {self.table_name!r} has {have:,} draws of its actors in stock, and a batch needs {need:,}",
+            "empty": f"table {self.table_name!r} has no item that can be drawn: no actor has sent one yet, or all priorities are 0",
+        }
+        return known.get(reason, f"table {self.table_name!r} cannot serve a batch: {reason} ({have:,} of {need:,})")
+
+    def no_batch(self, waiting: Waiting) -> MemsvcError:
+        """The error of a sample() whose time is over."""
+        if time.monotonic() - self._heard >= SILENT_S:
+            return self.unreachable(waiting)
+        why = {"reason": self._why.get("reason", "unknown"), "have": self._why.get("have", 0), "need": self._why.get("need", 0)}
+        return NotReady(f"{self.reason()}; {waiting.what} waited {waiting.timeout:g} s", **why)
+
+    def no_params(self, waiting: Waiting) -> MemsvcError:
+        """The error of a params() whose time is over."""
+        if self.follower.newest or time.monotonic() - self._heard >= SILENT_S:
+            return self.unreachable(waiting)
+        text = f"nothing has been published on topic {self.follower.topic!r} yet: {waiting.what} waited {waiting.timeout:g} s for a publish()"
+        return NotReady(text, reason="unpublished", have=0, need=1)
+
+    def unreachable(self, waiting: Waiting) -> Unreachable:
+        """The error of a wait in which the server did not answer."""
+        return Unreachable(f"{waiting.what} waited {waiting.timeout:g} s: {self._silence()}", address=self.where, timeout=waiting.timeout)
+
+    def close(self, timeout: float) -> bool:
+        """Without the turn: ends it, says BYE, and closes the links within `timeout`. False where another thread did not let go in time."""
+        deadline = time.monotonic() + timeout
+        if not self.turn.end(timeout):
+            return False
+        for link in (self.draw, self.door):
+            with contextlib.suppress(MemsvcError):
+                _say_bye(link, self.next(), min(deadline, time.monotonic() + timeout / 2))
+            link.close()
+        self.turn.__exit__()
+        return True
+
+    def _wake(self) -> None:
+        self.draw.wake()
+        self.door.wake()
+
+    def _other(self, message: Message) -> None:
+        if message.seq in self._answers:
+            self._answers[message.seq] = message
+        elif message.kind is Kind.ERROR:
+            self.counts["errors"] += 1
+            _log.warning("the server refused a message of learner %s: %s", self._name, message.meta.get("message"))
+
+    def _rejoin(self, welcome: Welcome) -> None:
+        if not self._welcome.same_tables(welcome):
+            raise changed(self.where)
+        _log.warning("learner %s has joined the server at %s anew; %d requests are made again", self._name, self.where, len(self.asked))
+        self._welcome = welcome
+        old, self.draw = self.draw, self._endpoint.connect("draw")
+        old.close()
+        self.draw.send(hello_message(self.next(), "learner", self._name, versions=self._seen()))
+        self.asked.clear()
+        self.follower.restarted(welcome.versions)
+        self._patience = SILENT_S
+
+    def _seen(self) -> dict[str, int]:
+        return {self.follower.topic: max(self.follower.newest, self.follower.returned)}
+
+    def _silence(self) -> str:
+        return f"the server at {self.where} was last heard {time.monotonic() - self._heard:.1f} s ago"
+
+
+def find_table(welcome: Welcome, table: str | None, where: str) -> int:
+    """The index of `table`; None: of the only one. Raises UnknownTable, which lists those there are."""
+    names = [str(settings["name"]) for settings in welcome.tables]
+    if table in names:
+        return names.index(table)
+    if table is None and len(names) == 1:
+        return 0
+    asked = "no table was named" if table is None else f"there is no table {table!r}"
+    raise UnknownTable(f"{asked}; the server at {where} has {', '.join(map(repr, names))}", tables=names)
+
+
+def _say_bye(link: Link, seq: int, deadline: float) -> None:
+    link.send(Message(Kind.BYE, seq))
+    while (left := deadline - time.monotonic()) > 0:
+        message = link.receive(left)
+        if message is not None and message.kind is Kind.BYE:
+            return

@@ -1,0 +1,69 @@
+"""Which parameters a client has, and which it should fetch. No thread, no socket: its owner guards it and carries its messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memsvc_proto.wire import Kind, Message
+
+from .params import Params, decode
+
+
+class Follower:
+    """One topic as one client sees it: the newest version known to exist, the newest blob fetched, and the version last handed out."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.newest = 0  # known to exist
+        self.returned = 0  # last handed out by take()
+        self.asked_at = -1.0  # when a FETCH that is not answered yet was sent; < 0: none is
+        self._blob: tuple[int, Any] | None = None
+
+    def notice(self, version: int) -> None:
+        """A version is said to exist."""
+        self.newest = max(self.newest, version)
+
+    def heard(self, message: Message) -> None:
+        """Takes a NOTICE or PARAMS; other topics' are ignored."""
+        if message.meta.get("topic") != self.topic:
+            return
+        self.notice(message.a)
+        if message.kind is Kind.PARAMS:
+            self.asked_at = -1.0
+            if message.a > max(self.returned, self.held):
+                self._blob = (message.a, message.body)
+
+    def restarted(self, versions: dict[str, int]) -> None:
+        """A new server answers from now on: what it has counts, and an unanswered FETCH is lost."""
+        self.newest = versions.get(self.topic, 0)
+        self.asked_at = -1.0
+
+    @property
+    def held(self) -> int:
+        """Version of the blob that take() would return, 0 when there is none."""
+        return self._blob[0] if self._blob else 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of that blob."""
+        return memoryview(self._blob[1]).nbytes if self._blob else 0
+
+    def fetch(self, seq: int, now: float, anyway: bool = False) -> Message | None:
+        """The FETCH to send now, or None: nothing newer exists (unless `anyway`), or one is on its way."""
+        if self.asked_at >= 0 or not (anyway or self.newest > max(self.returned, self.held)):
+            return None
+        self.asked_at = now
+        return Message(Kind.FETCH, seq, meta={"topic": self.topic})
+
+    def take(self) -> tuple[int, Any] | None:
+        """(version, blob) when newer than what was last returned, else None."""
+        blob, self._blob = self._blob, None
+        if blob is None or blob[0] <= self.returned:
+            return None
+        self.returned = blob[0]
+        return blob
+
+    @staticmethod
+    def read(blob: tuple[int, Any]) -> Params:
+        """The parameters in what take() gave."""
+        return Params(blob[0], decode(blob[1]))

@@ -1,0 +1,101 @@
+"""The handshake: HELLO out, WELCOME back, and what it says."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from memsvc_core import Schema, TableSpec
+from memsvc_proto.errors import ConfigError, MemsvcError, ProtocolError, Unreachable, from_code
+from memsvc_proto.wire import Kind, Message
+
+from .link import Link
+from .waiting import SLICE_S
+
+_numbers = itertools.count()
+
+
+def unique_name(prefix: str) -> str:
+    """`prefix-host-pid-number`: no other client of this process or host has it."""
+    return f"{prefix}-{socket.gethostname()}-{os.getpid()}-{next(_numbers)}"
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """A server's answer to HELLO. `raw_schema` and `tables` are as they came: the schema's fields and the normalised table settings."""
+
+    epoch: str
+    actor: int
+    streams: list[int]
+    versions: dict[str, int]
+    raw_schema: list[tuple[str, str, tuple[int, ...]]]
+    tables: list[dict[str, Any]]
+    schema: Schema
+    specs: list[TableSpec]
+
+    @classmethod
+    def read(cls, message: Message) -> Welcome:
+        """Raises ProtocolError for a WELCOME that lacks a part, ConfigError where this side's core refuses a table."""
+        meta = message.meta
+        try:
+            fields = [(str(name), str(dtype), tuple(int(n) for n in shape)) for name, dtype, shape in meta["schema"]]
+            tables = [dict(settings) for settings in meta["tables"]]
+            schema = Schema(fields)
+            return cls(
+                epoch=str(meta["epoch"]),
+                actor=int(meta.get("actor") or 0),
+                streams=[int(stream) for stream in meta.get("streams") or ()],
+                versions={str(topic): int(version) for topic, version in (meta.get("versions") or {}).items()},
+                raw_schema=fields,
+                tables=tables,
+                schema=schema,
+                specs=[TableSpec(schema, settings) for settings in tables],
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ProtocolError(f"a WELCOME lacks a part or has a wrong one: {error!r}") from error
+
+    def same_tables(self, other: Welcome) -> bool:
+        """True when steps and batches made for one fit the other."""
+        return self.raw_schema == other.raw_schema and self.tables == other.tables
+
+
+def hello_message(seq: int, role: str, name: str, envs: int = 0, versions: dict[str, int] | None = None, epoch: str = "") -> Message:
+    """A HELLO; `versions` are the newest parameters seen, `epoch` the last server's."""
+    meta = {"role": role, "name": name, "pid": os.getpid(), "host": socket.gethostname(), "envs": envs, "versions": versions or {}, "epoch": epoch}
+    return Message(Kind.HELLO, seq, meta=meta)
+
+
+def greet(link: Link, hello: Message, timeout: float, where: str, clock: Callable[[], float] = time.monotonic) -> Welcome:
+    """Says HELLO and waits for its WELCOME. Raises Unreachable at the timeout, or the server's refusal as it is."""
+    link.send(hello)
+    deadline = clock() + timeout
+    while (left := deadline - clock()) > 0:
+        message = link.receive(min(left, SLICE_S))
+        if message is None:
+            continue
+        if message.kind is Kind.WELCOME:
+            return Welcome.read(message)
+        if message.kind is Kind.ERROR and message.seq == hello.seq:
+            raise refusal(message)
+    raise Unreachable(
+        f"no memsvc server answered at {where} within {timeout:g} s: check that `memsvc serve` runs there, that host and port are the ones it "
+        f"announces (--ready-file), and that nothing in between blocks them",
+        address=where,
+        timeout=timeout,
+    )
+
+
+def refusal(message: Message) -> MemsvcError:
+    """The exception that an ERROR message carries."""
+    details = message.meta.get("details")
+    return from_code(str(message.meta.get("code")), str(message.meta.get("message")), details if isinstance(details, dict) else None)
+
+
+def changed(where: str) -> ConfigError:
+    """For a server that came back with another schema or other tables: what this client holds does not fit it."""
+    return ConfigError(f"the server at {where} came back with another schema or other tables: make a new client", address=where)
