@@ -35,22 +35,22 @@ inline int summary() {
 
 #define CHECK(condition) check::report(static_cast<bool>(condition), __FILE__, __LINE__, "CHECK(" #condition ") failed")
 
-#define CHECK_EQ(a, b)                                                                                                     \
-  [&] {                                                                                                                    \
-    const auto check_a = (a);                                                                                              \
-    const auto check_b = (b);                                                                                              \
+#define CHECK_EQ(a, b)                                                                                                    \
+  [&] {                                                                                                                   \
+    const auto check_a = (a);                                                                                             \
+    const auto check_b = (b);                                                                                             \
     return check::report(check_a == check_b, __FILE__, __LINE__, "CHECK_EQ(" #a ", " #b "): ", check_a, " != ", check_b); \
   }()
 
-#define CHECK_NEAR(a, b, tolerance)                                                                                       \
-  [&] {                                                                                                                   \
-    const double check_a = (a);                                                                                           \
-    const double check_b = (b);                                                                                           \
+#define CHECK_NEAR(a, b, tolerance)                                                                                                                  \
+  [&] {                                                                                                                                              \
+    const double check_a = (a);                                                                                                                      \
+    const double check_b = (b);                                                                                                                      \
     return check::report(std::abs(check_a - check_b) <= (tolerance), __FILE__, __LINE__, "CHECK_NEAR(" #a ", " #b "): ", check_a, " and ", check_b); \
   }()
 
-#define CHECK_OK(status)                                                                                        \
-  [&] {                                                                                                         \
-    const memsvc::Status check_status = (status);                                                               \
+#define CHECK_OK(status)                                                                                            \
+  [&] {                                                                                                             \
+    const memsvc::Status check_status = (status);                                                                   \
     return check::report(check_status.ok(), __FILE__, __LINE__, "CHECK_OK(" #status "): ", check_status.message()); \
   }()

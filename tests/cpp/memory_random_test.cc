@@ -16,8 +16,8 @@ struct Case {
   uint64_t max_steps = 200, max_episodes = 0;
   uint32_t k = 1;
   bool wide = false;
-  int longest = 30;      // an episode ends with probability 1 / longest a step
-  bool notices = true;   // the server says what it drops
+  int longest = 30;     // an episode ends with probability 1 / longest a step
+  bool notices = true;  // the server says what it drops
 };
 
 // What a server holds: items by table, and rows with the number of items that need them.

@@ -113,13 +113,19 @@ struct Run {
         }
         break;
       case 2:
-      case 3: update(table); break;
+      case 3:
+        update(table);
+        break;
       case 4:
       case 5:
       case 6:
       case 7:
-      case 8: draw(table); break;
-      default: push(actor, table); break;
+      case 8:
+        draw(table);
+        break;
+      default:
+        push(actor, table);
+        break;
     }
     CHECK_OK(replay->check());
   }

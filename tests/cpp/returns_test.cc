@@ -88,7 +88,7 @@ void random_episodes() {
 void priorities() {
   const double d[] = {.1, .5, .2};
   CHECK_NEAR(mix(d, 3, 0, .9), .476667, 1e-6);
-  CHECK_NEAR(mix(d, 3, 2, .9), .2, 1e-12);  // burn-in left out
+  CHECK_NEAR(mix(d, 3, 2, .9), .2, 1e-12);      // burn-in left out
   CHECK_NEAR(mix(d, 3, 3, .9), .476667, 1e-6);  // nothing after the burn-in: all of it
   CHECK_EQ(weight_of(0, 0), 0.0);
   CHECK_EQ(weight_of(3, 0), 1.0);

@@ -194,19 +194,32 @@ inline std::vector<uint64_t> check_batch(const TableSpec& spec, const Schema& sc
             for (uint32_t l = 0; l < spec.length; ++l) row(key + l, l >= record.span);
           }
           break;
-        case Origin::kStack: stack(key); break;
-        case Origin::kNext: row(key + record.span); break;
-        case Origin::kNextStack: stack(key + record.span); break;
-        case Origin::kInitial: row(key); break;
+        case Origin::kStack:
+          stack(key);
+          break;
+        case Origin::kNext:
+          row(key + record.span);
+          break;
+        case Origin::kNextStack:
+          stack(key + record.span);
+          break;
+        case Origin::kInitial:
+          row(key);
+          break;
         case Origin::kMade:
           for (size_t b = 0; b < column.bytes; ++b) want.push_back(byte_of(key, 100 + column.made_offset + b));
           break;
         case Origin::kMask:
           for (uint32_t l = 0; l < spec.length; ++l) want.push_back(l < record.span);
           break;
-        case Origin::kLength: number(static_cast<int32_t>(record.span)); break;
-        case Origin::kVersion: number(record.version); break;
-        default: continue;
+        case Origin::kLength:
+          number(static_cast<int32_t>(record.span));
+          break;
+        case Origin::kVersion:
+          number(record.version);
+          break;
+        default:
+          continue;
       }
       const bool same = want.size() == column.bytes && std::memcmp(got, want.data(), want.size()) == 0;
       check::report(same, __FILE__, __LINE__, "column ", column.name, " of key ", key);
