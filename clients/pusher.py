@@ -171,7 +171,7 @@ class Pusher(Desk):
     def _tick(self) -> float:
         """Sends what is due; returns seconds until the next look."""
         now = time.monotonic()
-        count, added = self.count, self._memory.stats()["added"]
+        count, added = self.count, self._memory.added
         active = count != self._last_count
         self._last_count = count
         with self._changed:

@@ -20,7 +20,7 @@ except ImportError:
 from memsvc_proto.errors import ConfigError, MemsvcError
 
 from .config import Config
-from .machine import memory_limit, raise_file_limit, refuse_too_large
+from .machine import keep_freed_memory, memory_limit, raise_file_limit, refuse_too_large
 
 _CONFIG_ERROR = 2
 _FAILED = 1
@@ -53,6 +53,7 @@ def serve(file: str, ready_file: str | None, **flags: Any) -> None:
     from .server import Server
 
     config = _load(file, {f"server.{key}": value for key, value in flags.items()})
+    keep_freed_memory()
     files = raise_file_limit()
     log = logging.getLogger("memsvc")
     with _guarded(lambda: Server(config)) as server:

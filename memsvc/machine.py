@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import resource
 from pathlib import Path
 
 from memsvc_proto.errors import ConfigError
 
 from .config import Config
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 def memory_limit(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> tuple[int, str]:
@@ -43,6 +46,14 @@ def _limit_files(proc: Path, cgroups: Path) -> list[Path]:
             here = root / group.lstrip("/")
             files += [one / name for one in (here, *here.parents) if one == root or root in one.parents]
     return files
+
+
+def keep_freed_memory() -> None:
+    """Lets malloc keep up to 256 MiB that were freed: messages of 1 MB come again at once, and pages touched anew cost 20 times a reuse."""
+    with contextlib.suppress(OSError, AttributeError):  # another libc: it goes without
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+        libc.mallopt(_M_TRIM_THRESHOLD, 256 << 20)
 
 
 def refuse_too_large(config: Config) -> dict[str, int]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from memsvc_proto import wire
-from memsvc_proto.errors import ProtocolError
+from memsvc_proto.errors import ConfigError, ProtocolError
 
 from .demand import Demand
 from .peer import Peer
@@ -59,7 +59,10 @@ class Table:
         return len(self._waiting)
 
     def size_of(self, batch: int) -> int:
-        """Bytes of a frame with `batch` items, header included. ProtocolError for batches that no message can hold."""
+        """Bytes of a frame with `batch` items, header included.
+
+        ProtocolError for batches that no message can hold, ConfigError for those that no stock can fill.
+        """
         size = self._sizes.get(batch)
         if size is not None:
             return size
@@ -67,6 +70,14 @@ class Table:
         if not 0 < batch <= MAX_BATCH_BYTES // max(1, self.spec.layout(1)[0] // 64):
             raise ProtocolError(
                 f"a batch has at least one item and at most {MAX_BATCH_BYTES >> 30} GiB; {batch} items of table {self.name!r} were asked"
+            )
+        most = self._replay.largest_batch(self.index)
+        if batch > most:
+            raise ConfigError(
+                f"a batch of {batch:,} is more than the {most:,} draws that table {self.name!r} keeps in stock with this server.memory: "
+                f"sample smaller batches, or give the server more memory",
+                have=most,
+                need=batch,
             )
         size = wire.HEADER_BYTES + int(self.spec.layout(batch)[0])
         if size > MAX_BATCH_BYTES:

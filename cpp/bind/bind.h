@@ -28,10 +28,14 @@ void bind_tree(pybind11::module_& m);
 inline void check(const Status& status) {
   if (status.ok()) return;
   switch (status.code()) {
-    case Code::kMalformed: raise("ProtocolError", status.message());
-    case Code::kInvalid: raise("ConfigError", status.message());
-    case Code::kClosed: raise("Closed", status.message());
-    default: raise("ServerError", status.message());
+    case Code::kMalformed:
+      raise("ProtocolError", status.message());
+    case Code::kInvalid:
+      raise("ConfigError", status.message());
+    case Code::kClosed:
+      raise("Closed", status.message());
+    default:
+      raise("ServerError", status.message());
   }
 }
 

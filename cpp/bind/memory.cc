@@ -168,6 +168,10 @@ class PyMemory {
     py::gil_scoped_release free;
     memory_->reopen(std::move(streams));
   }
+  uint64_t added() {
+    py::gil_scoped_release free;
+    return memory_->added();
+  }
   py::tuple unsent(size_t table) {
     check_table(table);
     uint64_t items = 0, bytes = 0;
@@ -257,10 +261,12 @@ py::tuple py_n_step(const Doubles& reward, bool terminated, size_t n, const Doub
   return py::make_tuple(out, discount, next);
 }
 
-py::array_t<double> py_lambda_return(const Doubles& reward, const Doubles& value, const Doubles& last, bool terminated, const Doubles& gamma, double lam) {
+py::array_t<double> py_lambda_return(const Doubles& reward, const Doubles& value, const Doubles& last, bool terminated, const Doubles& gamma,
+                                     double lam) {
   const size_t T = static_cast<size_t>(reward.ndim() == 2 ? reward.shape(0) : 0);
   const size_t k = dims(reward, T, "reward"), kg = dims(gamma, T, "gamma");
-  if (dims(value, T, "value") != k || static_cast<size_t>(last.size()) != k) raise("SchemaError", "value and last_value must have the reward's dimensions");
+  if (dims(value, T, "value") != k || static_cast<size_t>(last.size()) != k)
+    raise("SchemaError", "value and last_value must have the reward's dimensions");
   py::array_t<double> q({T, k});
   lambda_return(reward.data(), value.data(), T, k, last.data(), terminated, gamma.data(), kg, lam, q.mutable_data());
   return q;
@@ -270,8 +276,8 @@ py::array_t<double> py_lambda_return(const Doubles& reward, const Doubles& value
 
 void bind_memory(py::module_& m) {
   py::class_<PyMemory>(m, "Memory")
-      .def(py::init<const Schema&, std::vector<TableSpec>, std::vector<uint64_t>, uint64_t>(), py::arg("schema"), py::arg("tables"), py::arg("streams"),
-           py::arg("seed"))
+      .def(py::init<const Schema&, std::vector<TableSpec>, std::vector<uint64_t>, uint64_t>(), py::arg("schema"), py::arg("tables"),
+           py::arg("streams"), py::arg("seed"))
       .def("add", &PyMemory::add, py::arg("env"), py::arg("step"), py::arg("priority").none(true), py::arg("version"))
       .def("add_batch", &PyMemory::add_batch, py::arg("envs"), py::arg("active"), py::arg("step"), py::arg("priority"), py::arg("version"),
            py::arg("terminated"), py::arg("truncated"), py::arg("final"))
@@ -281,6 +287,7 @@ void bind_memory(py::module_& m) {
       .def("evicted", &PyMemory::evicted, py::arg("table"), py::arg("keys"))
       .def("missing", &PyMemory::missing, py::arg("table"), py::arg("keys"))
       .def("reopen", &PyMemory::reopen, py::arg("streams"))
+      .def_property_readonly("added", &PyMemory::added)
       .def("unsent", &PyMemory::unsent, py::arg("table"))
       .def("stats", &PyMemory::stats);
   m.def("n_step", &py_n_step, py::arg("reward"), py::arg("terminated"), py::arg("n"), py::arg("gamma"));

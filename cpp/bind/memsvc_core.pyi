@@ -39,8 +39,8 @@ class TableSpec:
 class Memory:
     """An actor's local memory (DEFINITIONS 1 to 6, and 7 stage one): recent episodes of its streams, and for each table their items and weights.
 
-    Holds at most `max_steps` steps and `max_episodes` finished episodes over all streams (0: no bound); whole episodes go, oldest first. An
-    unfinished episode longer than max_steps / streams loses its oldest steps. Arrays are copied before a call returns. Errors are the classes
+    Holds at most `max_steps` steps (but two a stream at least) and `max_episodes` finished episodes over all streams (0: no bound); whole
+    episodes go, oldest first. An unfinished episode longer than max_steps / streams loses its oldest steps. Arrays are copied before a call returns. Errors are the classes
     of memsvc_proto.errors (SchemaError: field, shape, dtype; PriorityError), raised before anything is stored: a refused step changes nothing.
     """
 
@@ -80,6 +80,9 @@ class Memory:
         """The server asks for these items' payload: it goes with the next draw(), or among its `gone` keys."""
     def reopen(self, streams: Sequence[int]) -> None:
         """A new server: nothing is held there, unfinished episodes go on as new streams' episodes, unsent items are sent again under new keys."""
+    @property
+    def added(self) -> int:
+        """Steps added so far."""
     def unsent(self, table: int) -> tuple[int, int]:
         """(items, payload bytes, roughly) that select = "all" still has to send; (0, 0) for tables with caches."""
     def stats(self) -> dict[str, Any]:
@@ -113,7 +116,12 @@ class Replay:
     def with_feedback(self, table: int) -> list[int]:
         """Actors for which take_feedback has something."""
     def expect(self, table: int, draws: int) -> None:
-        """How many draws learners are to find in stock over all actors: the target that `notices` shares out by weight. Start: 1,024."""
+        """How many draws learners are to find in stock over all actors: the target that `notices` shares out by weight. Start: 1,024.
+
+        Never more than the store holds, or than a quarter of the places for draws; never less than the largest batch asked for.
+        """
+    def largest_batch(self, table: int) -> int:
+        """The largest batch that draw() can ever fill: a quarter of the places for draws; 2^64 - 1 where select = "all"."""
     def draw(self, table: int, batch: int, out: NDArray[np.uint8], offset: int) -> tuple[int, float] | None:
         """Stage two: a batch written to out[offset:] (TableSpec.layout), shuffled. Returns (N, W), or None when no whole batch can be drawn now."""
     def why_not(self, table: int, batch: int) -> tuple[str, int, int]:

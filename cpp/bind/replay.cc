@@ -29,18 +29,22 @@ std::vector<TableSpec> copies_of(const py::sequence& tables) {
 
 const char* name_of(Why why) {
   switch (why) {
-    case Why::kReady: return "ready";
-    case Why::kMinItems: return "min_items";
-    case Why::kStock: return "stock";
-    default: return "empty";
+    case Why::kReady:
+      return "ready";
+    case Why::kMinItems:
+      return "min_items";
+    case Why::kStock:
+      return "stock";
+    default:
+      return "empty";
   }
 }
 
 py::dict as_dict(const ActorStats& actor) {
   using namespace py::literals;
-  return py::dict("name"_a = actor.name, "actor"_a = actor.actor, "total"_a = actor.total, "population"_a = actor.population,
-                  "queue"_a = actor.queue, "wanted"_a = actor.wanted, "drawn"_a = actor.drawn, "received"_a = actor.received,
-                  "starved"_a = actor.starved, "left"_a = actor.left);
+  return py::dict("name"_a = actor.name, "actor"_a = actor.actor, "total"_a = actor.total, "population"_a = actor.population, "queue"_a = actor.queue,
+                  "wanted"_a = actor.wanted, "drawn"_a = actor.drawn, "received"_a = actor.received, "starved"_a = actor.starved,
+                  "left"_a = actor.left);
 }
 
 py::dict as_dict(const TableStats& table) {
@@ -138,6 +142,11 @@ class PyReplay {
     replay_->expect(table, draws);
   }
 
+  uint64_t largest_batch(size_t table) const {
+    in_range(table);
+    return replay_->largest_batch(table);
+  }
+
   py::object draw(size_t table, size_t batch, Bytes out, size_t offset) {
     in_range(table);
     if (batch < 1) throw py::value_error("batch: expected at least 1, got 0");
@@ -232,6 +241,7 @@ void bind_replay(py::module_& m) {
       .def("take_feedback", &PyReplay::take_feedback, py::arg("actor"), py::arg("table"))
       .def("with_feedback", &PyReplay::with_feedback, py::arg("table"))
       .def("expect", &PyReplay::expect, py::arg("table"), py::arg("draws"))
+      .def("largest_batch", &PyReplay::largest_batch, py::arg("table"))
       .def("draw", &PyReplay::draw, py::arg("table"), py::arg("batch"), py::arg("out").noconvert(), py::arg("offset"))
       .def("why_not", &PyReplay::why_not, py::arg("table"), py::arg("batch"))
       .def("update", &PyReplay::update, py::arg("table"), py::arg("keys"), py::arg("priorities"))

@@ -175,18 +175,21 @@ void bind_schema(py::module_& m) {
       .def_property_readonly("fields",
                              [](const Schema& s) {
                                py::list out;
-                               for (const Field& f : s.fields()) out.append(py::make_tuple(f.name, dtype_name(f.kind, f.itemsize), shape_tuple(f.shape)));
+                               for (const Field& f : s.fields())
+                                 out.append(py::make_tuple(f.name, dtype_name(f.kind, f.itemsize), shape_tuple(f.shape)));
                                return out;
                              })
       .def_property_readonly("row_bytes", &Schema::row_bytes)
       .def_property_readonly("row_stride", &Schema::row_stride);
 
   py::class_<TableSpec>(m, "TableSpec")
-      .def(py::init([](const Schema& schema, const py::dict& settings) { return parse_table(schema, settings); }), py::arg("schema"), py::arg("settings"))
+      .def(py::init([](const Schema& schema, const py::dict& settings) { return parse_table(schema, settings); }), py::arg("schema"),
+           py::arg("settings"))
       .def_property_readonly("columns",
                              [](const TableSpec& t) {
                                py::list out;
-                               for (const Column& c : t.columns) out.append(py::make_tuple(c.name, dtype_name(c.kind, c.itemsize), shape_tuple(c.shape)));
+                               for (const Column& c : t.columns)
+                                 out.append(py::make_tuple(c.name, dtype_name(c.kind, c.itemsize), shape_tuple(c.shape)));
                                return out;
                              })
       .def_property_readonly("item_bytes", [](const TableSpec& t) { return t.made_bytes; })

@@ -39,10 +39,14 @@ bool put_integer(py::handle value, uint8_t* out) {
 bool put_integer(char kind, uint32_t itemsize, py::handle value, uint8_t* out) {
   const bool is_signed = kind == 'i';
   switch (itemsize) {
-    case 1: return is_signed ? put_integer<int8_t>(value, out) : put_integer<uint8_t>(value, out);
-    case 2: return is_signed ? put_integer<int16_t>(value, out) : put_integer<uint16_t>(value, out);
-    case 4: return is_signed ? put_integer<int32_t>(value, out) : put_integer<uint32_t>(value, out);
-    default: return is_signed ? put_integer<int64_t>(value, out) : put_integer<uint64_t>(value, out);
+    case 1:
+      return is_signed ? put_integer<int8_t>(value, out) : put_integer<uint8_t>(value, out);
+    case 2:
+      return is_signed ? put_integer<int16_t>(value, out) : put_integer<uint16_t>(value, out);
+    case 4:
+      return is_signed ? put_integer<int32_t>(value, out) : put_integer<uint32_t>(value, out);
+    default:
+      return is_signed ? put_integer<int64_t>(value, out) : put_integer<uint64_t>(value, out);
   }
 }
 
@@ -57,7 +61,8 @@ StepReader::StepReader(const Schema& schema) {
 }
 
 void StepReader::read(py::handle step, bool batched, bool partial, StepView* view) const {
-  if (!PyDict_Check(step.ptr())) raise("SchemaError", "a step must be a dict of field name to value, got " + std::string(Py_TYPE(step.ptr())->tp_name));
+  if (!PyDict_Check(step.ptr()))
+    raise("SchemaError", "a step must be a dict of field name to value, got " + std::string(Py_TYPE(step.ptr())->tp_name));
   view->data.resize(fields_.size());
   view->strides.resize(fields_.size());
   view->scalars.resize(16 * fields_.size());
@@ -84,8 +89,8 @@ void StepReader::read(py::handle step, bool batched, bool partial, StepView* vie
         first = false;
       }
       if (batched && n != view->rows) {
-        raise("SchemaError", "field \"" + e.name.cast<std::string>() + "\" has " + std::to_string(n) + " rows, expected " + std::to_string(view->rows) +
-                                 ": every field of a batch has one row an environment");
+        raise("SchemaError", "field \"" + e.name.cast<std::string>() + "\" has " + std::to_string(n) + " rows, expected " +
+                                 std::to_string(view->rows) + ": every field of a batch has one row an environment");
       }
     } else if (!batched && e.shape.empty()) {
       view->data[i] = scalar(e, value, &view->scalars[16 * i]);
@@ -139,7 +144,8 @@ const uint8_t* StepReader::scalar(const Expected& e, py::handle value, uint8_t* 
     if (!put_integer(e.kind, e.itemsize, given.attr("item")(), out)) refuse(e, false, value);
     return out;
   }
-  const bool fits = from == e.kind || (e.kind == 'f' && (from == 'i' || from == 'u')) || (e.kind == 'c' && (from == 'f' || from == 'i' || from == 'u'));
+  const bool fits =
+      from == e.kind || (e.kind == 'f' && (from == 'i' || from == 'u')) || (e.kind == 'c' && (from == 'f' || from == 'i' || from == 'u'));
   if (!fits) refuse(e, false, value);
   py::array cast = given.attr("astype")(e.dtype);
   std::memcpy(out, cast.data(), e.itemsize <= 16 ? e.itemsize : 16);

@@ -41,6 +41,8 @@ Status Arena::map(size_t bytes) {
     base_ = reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(base_) + kHuge - 1) / kHuge * kHuge);
     madvise(base_, rounded, MADV_HUGEPAGE);  // refused on some kernels, then small pages serve
   }
+  // A child process that inherited these pages would make the parent's next write to each of them copy it.
+  madvise(mapping_, length_, MADV_DONTFORK);
   touch(base_, rounded);
   used_ = 0;
   return Status();

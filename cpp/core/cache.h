@@ -24,13 +24,13 @@ struct CacheHead {
   uint64_t items = 0;
   uint64_t draws = 0;
   uint64_t gone = 0;
-  double total = 0;        // W_k: sum of the weights in the actor's memory at this moment
+  double total = 0;         // W_k: sum of the weights in the actor's memory at this moment
   uint64_t population = 0;  // N_k: items with a positive weight
-  double min_weight = 0;   // smallest positive weight, 0 when there is none
-  double scale = 1;        // w = (p * scale)^exponent: 1 / sqrt(ma / 2) for source "return", else 1
-  uint64_t applied = 0;    // number of the last priority feedback that the memory contains
-  uint64_t inserted = 0;   // items made by this actor so far
-  uint64_t steps = 0;      // steps added by this actor so far
+  double min_weight = 0;    // smallest positive weight, 0 when there is none
+  double scale = 1;         // w = (p * scale)^exponent: 1 / sqrt(ma / 2) for source "return", else 1
+  uint64_t applied = 0;     // number of the last priority feedback that the memory contains
+  uint64_t inserted = 0;    // items made by this actor so far
+  uint64_t steps = 0;       // steps added by this actor so far
   uint64_t reserved[4] = {0, 0, 0, 0};
 };
 static_assert(sizeof(CacheHead) == 128);

@@ -149,7 +149,10 @@ void Caches::undo() {
 }
 
 bool Caches::draw(size_t batch, uint32_t* items, double* weights) {
-  if (batch > expected_) expect(batch);
+  if (batch > largest_) {
+    largest_ = batch;
+    expect(std::max<uint64_t>(batch, expected_));
+  }
   const Random before = *random_;
   if (choose(batch, items, weights) < batch) {
     undo();

@@ -21,10 +21,17 @@ class Caches {
   Caches(const TableSpec& spec, Items* items, Lanes* lanes, Random* random) : spec_(spec), items_(items), lanes_(lanes), random_(random) {}
 
   // Entries for draws of all queues together; half of them is the most that pushes fill, the rest is for split draws.
-  void place(Arena* arena, uint32_t entries) { draws_.place(arena, entries); }
+  // `holds`: draws whose windows the store holds together, at least; a stock beyond it would only push itself out.
+  void place(Arena* arena, uint32_t entries, uint64_t holds) {
+    draws_.place(arena, entries);
+    holds_ = holds;
+    expect(kFirstStock);
+  }
 
-  // Draws that learners are to find in stock over all actors; at most a quarter of the entries.
-  void expect(uint64_t draws) { expected_ = std::min<uint64_t>(draws, draws_.capacity() / 4); }
+  // Draws that learners are to find in stock over all actors: as many as the store holds, but at least the largest batch.
+  void expect(uint64_t draws) { expected_ = std::min(std::max(std::min(draws, holds_), largest_), largest_batch()); }
+  // No batch can be larger: a quarter of the entries.
+  uint64_t largest_batch() const { return draws_.capacity() / 4; }
   // ceil(expected * W_k / W), at least one cache; one cache too from an actor that has not reported yet; 0 from one that has nothing to draw.
   uint64_t target(const Lane& lane) const;
   // Draws wanted beyond those queued here or waiting for their payload.
@@ -52,6 +59,7 @@ class Caches {
   std::string check(uint32_t* pins) const;
 
  private:
+  static constexpr uint64_t kFirstStock = 1024;
   struct Touched {
     Lane* lane;
     Queue before;
@@ -68,10 +76,12 @@ class Caches {
   Lanes* lanes_;
   Random* random_;
   Draws draws_;
-  uint64_t expected_ = 1024;
+  uint64_t expected_ = kFirstStock;
+  uint64_t holds_ = kFirstStock;
+  uint64_t largest_ = 0;  // batch that a learner asked for
   uint64_t given_way_ = 0;
-  std::vector<Touched> touched_;        // of the draw under way
-  std::vector<size_t> active_;          // of the draw under way: places in touched_
+  std::vector<Touched> touched_;  // of the draw under way
+  std::vector<size_t> active_;    // of the draw under way: places in touched_
 };
 
 }  // namespace memsvc

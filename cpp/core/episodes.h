@@ -25,9 +25,9 @@ constexpr uint32_t kNone = UINT32_MAX;
 
 // What is known of a step besides its row.
 struct Step {
-  uint64_t index;    // in its episode
-  int64_t version;   // of the parameters that chose its action
-  double priority;   // as given with the step, NaN when none was
+  uint64_t index;   // in its episode
+  int64_t version;  // of the parameters that chose its action
+  double priority;  // as given with the step, NaN when none was
   uint32_t episode;
 };
 
@@ -40,15 +40,15 @@ struct RowUse {
 struct Episode {
   uint32_t env = 0;
   uint64_t stream = 0;
-  uint64_t base = 0;        // number of step 0
-  uint64_t first = 0;       // oldest step still here; above 0 where an episode longer than its share has lost steps
-  uint64_t count = 0;       // steps ever added
+  uint64_t base = 0;   // number of step 0
+  uint64_t first = 0;  // oldest step still here; above 0 where an episode longer than its share has lost steps
+  uint64_t count = 0;  // steps ever added
   bool ended = false, terminated = false;
   uint32_t final_slot = kNone;
-  bool dirty = false;       // has changed since the views last looked at it
-  uint64_t looked = 0;      // count when they did
+  bool dirty = false;   // has changed since the views last looked at it
+  uint64_t looked = 0;  // count when they did
   std::vector<uint32_t> slots;
-  uint64_t offset = 0;      // the step of slots[0]
+  uint64_t offset = 0;  // the step of slots[0]
 
   // T of DEFINITIONS: the newest step of an unfinished episode serves as obs_T only.
   uint64_t steps() const { return ended || count == 0 ? count : count - 1; }
@@ -68,7 +68,7 @@ class Episodes {
   uint64_t capacity() const { return capacity_; }
   uint64_t share() const { return share_; }  // the most steps that an unfinished episode keeps
   uint64_t steps() const { return steps_; }
-  uint64_t bytes() const;                    // memory touched so far, without the lists
+  uint64_t bytes() const;                      // memory touched so far, without the lists
   uint64_t touched() const { return fresh_; }  // step slots that were ever in use are below
   std::vector<uint64_t> streams() const;
 
@@ -79,8 +79,8 @@ class Episodes {
   RowUse& use(uint32_t slot) { return uses_[slot]; }
   Episode& episode(uint32_t id) { return *episodes_[id]; }
   const Episode& episode(uint32_t id) const { return *episodes_[id]; }
-  size_t ids() const { return episodes_.size(); }              // episode ids are below
-  uint32_t open(size_t env) const { return streams_[env].open; }  // kNone between episodes
+  size_t ids() const { return episodes_.size(); }                     // episode ids are below
+  uint32_t open(size_t env) const { return streams_[env].open; }      // kNone between episodes
   const std::deque<uint32_t>& finished() const { return finished_; }  // in the order of their ends
   const std::deque<uint32_t>& of(size_t env) const { return streams_[env].episodes; }
 

@@ -26,8 +26,10 @@ bool from_rows(Origin origin) {
     case Origin::kStack:
     case Origin::kNext:
     case Origin::kNextStack:
-    case Origin::kInitial: return true;
-    default: return false;
+    case Origin::kInitial:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -78,21 +80,32 @@ void Gather::scalars(const Items& items, const uint32_t* chosen, const double* w
     for (size_t i = 0; i < batch_; ++i) {
       const uint32_t item = chosen[i];
       switch (column.origin) {
-        case Origin::kKey: store_at<uint64_t>(out, i, items.key(item)); break;
-        case Origin::kProbability: store_at<double>(out, i, weights[i] / population.total); break;
+        case Origin::kKey:
+          store_at<uint64_t>(out, i, items.key(item));
+          break;
+        case Origin::kProbability:
+          store_at<double>(out, i, weights[i] / population.total);
+          break;
         case Origin::kWeight: {
           const double base = scale / weights[i];
           store_at<float>(out, i, static_cast<float>(base == 1 || spec_.beta == 0 ? 1 : std::pow(base, spec_.beta)));
           break;
         }
-        case Origin::kVersion: store_at<int64_t>(out, i, items.version(item)); break;
-        case Origin::kLength: store_at<int32_t>(out, i, static_cast<int32_t>(items.span(item))); break;
+        case Origin::kVersion:
+          store_at<int64_t>(out, i, items.version(item));
+          break;
+        case Origin::kLength:
+          store_at<int32_t>(out, i, static_cast<int32_t>(items.span(item)));
+          break;
         case Origin::kMask:
           std::memset(out + i * column.bytes, 1, places_[i].span);
           std::memset(out + i * column.bytes + places_[i].span, 0, column.bytes - places_[i].span);
           break;
-        case Origin::kMade: move_bytes(out + i * column.bytes, items.made(item) + column.made_offset, column.bytes); break;
-        default: break;
+        case Origin::kMade:
+          move_bytes(out + i * column.bytes, items.made(item) + column.made_offset, column.bytes);
+          break;
+        default:
+          break;
       }
     }
   }

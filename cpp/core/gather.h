@@ -13,9 +13,9 @@ namespace memsvc {
 
 // What a batch says of its population (DEFINITIONS 7).
 struct Population {
-  double total = 0;        // W
-  uint64_t count = 0;      // N
-  double min_weight = 0;   // 0: none is known
+  double total = 0;       // W
+  uint64_t count = 0;     // N
+  double min_weight = 0;  // 0: none is known
 };
 
 class Gather {

@@ -90,8 +90,8 @@ class Index {
   uint32_t* entries_ = nullptr;
   uint64_t size_ = 0;
   uint32_t bits_ = 0;
-  uint32_t mask_ = 0;       // of the place, counted from 1
-  uint32_t most_far_ = 0;   // the largest distance an entry says: that or more
+  uint32_t mask_ = 0;      // of the place, counted from 1
+  uint32_t most_far_ = 0;  // the largest distance an entry says: that or more
   uint32_t hash_shift_ = 0;
   size_t count_ = 0;
 };

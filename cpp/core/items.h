@@ -90,14 +90,14 @@ class Items {
   double* value_ = nullptr;
   uint8_t* made_ = nullptr;
   uint32_t* updated_ = nullptr;
-  uint32_t* prev_ = nullptr;   // lists only
-  uint32_t* next_ = nullptr;   // lists only
-  uint64_t* pins_ = nullptr;   // rings only: a bit an item
+  uint32_t* prev_ = nullptr;  // lists only
+  uint32_t* next_ = nullptr;  // lists only
+  uint64_t* pins_ = nullptr;  // rings only: a bit an item
   uint32_t capacity_ = 0;
   uint32_t count_ = 0;
-  uint32_t begin_ = kNone;     // list: least recently used; ring: place of the oldest
-  uint32_t end_ = kNone;       // list: most recently used
-  uint32_t free_ = kNone;      // list
+  uint32_t begin_ = kNone;  // list: least recently used; ring: place of the oldest
+  uint32_t end_ = kNone;    // list: most recently used
+  uint32_t free_ = kNone;   // list
   uint64_t window_rows_ = 0;
 };
 

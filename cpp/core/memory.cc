@@ -193,7 +193,8 @@ Status Memory::State::make_room(const size_t* envs, size_t n) {
                       std::all_of(views.begin(), views.end(), [open](const auto& view) { return view->spares_first(open); });
     if (sent || at_share(envs[i])) trim(open);
   }
-  while (episodes.steps() + grow > episodes.capacity()) evict_oldest();
+  // A trimmed stream appends a step too, so that it is n and not grow that must fit now.
+  while (episodes.steps() + n > episodes.capacity()) evict_oldest();
   return {};
 }
 
@@ -333,6 +334,11 @@ void Memory::reopen(std::vector<uint64_t> streams) {
 void Memory::unsent(size_t table, uint64_t* items, uint64_t* bytes) const {
   std::lock_guard<std::mutex> lock(state_->mutex);
   state_->views[table]->unsent(items, bytes);
+}
+
+uint64_t Memory::added() const {
+  std::lock_guard<std::mutex> lock(state_->mutex);
+  return state_->added;
 }
 
 MemoryStats Memory::stats() const {

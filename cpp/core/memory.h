@@ -15,8 +15,8 @@ namespace memsvc {
 // One step of each of `rows` environments. fields[f] points at the schema's field f of row 0, contiguous, rows strides[f] bytes apart.
 struct StepBatch {
   size_t rows = 0;
-  const int64_t* envs = nullptr;     // nullptr: 0 .. rows-1
-  const uint8_t* active = nullptr;   // nullptr: all; rows with 0 are left out wholly
+  const int64_t* envs = nullptr;    // nullptr: 0 .. rows-1
+  const uint8_t* active = nullptr;  // nullptr: all; rows with 0 are left out wholly
   const uint8_t* const* fields = nullptr;
   const size_t* strides = nullptr;
   const double* priority = nullptr;  // nullptr: none given
@@ -81,6 +81,7 @@ class Memory {
   // What select = "all" has final and has still to send; 0 for other tables. bytes: roughly.
   void unsent(size_t table, uint64_t* items, uint64_t* bytes) const;
   MemoryStats stats() const;
+  uint64_t added() const;  // steps so far
 
   // For tests: 0 when every invariant of episodes.h and view.h holds, else 10 * (0 for the episodes, 1 + the table's index for a view) + its number.
   // O(everything).

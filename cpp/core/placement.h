@@ -15,7 +15,8 @@ class Placement {
   explicit Placement(const TableSpec& spec);
 
   // The first item that begins at `from` or later, kNever when there is none. Steps and transitions begin at every step t < T; sequences at multiples
-  // of the stride where they fit, and once more at the tail of an ended episode, where a multiple of the stride is left. Items whose stack would need a lost step are not there. O(1).
+  // of the stride where they fit, and once more at the tail of an ended episode, where a multiple of the stride is left. Items whose stack would need
+  // a lost step are not there. O(1).
   uint64_t item_from(const Episode& e, uint64_t from) const;
   // The first step whose items are whole when the episode's oldest step is `first`.
   uint64_t whole_from(uint64_t first) const { return first == 0 ? 0 : first + spec_.frame_stack - 1; }
@@ -34,8 +35,8 @@ class Placement {
 
  private:
   const TableSpec& spec_;
-  uint64_t reach_;    // steps that must be complete from the start on
-  bool needs_end_;    // returns are final at the end only
+  uint64_t reach_;  // steps that must be complete from the start on
+  bool needs_end_;  // returns are final at the end only
 };
 
 }  // namespace memsvc

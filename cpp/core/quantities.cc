@@ -153,10 +153,18 @@ void Quantities::write_step(const Episode& e, uint64_t t, size_t place, uint8_t*
     for (size_t j = 0; j < m.dims; ++j) {
       double x = 0;
       switch (m.what) {
-        case Made::kReward: x = sum_[j]; break;
-        case Made::kDiscount: x = product_[j]; break;
-        case Made::kReturn: x = q(slot)[j]; break;
-        case Made::kAdvantage: x = q(slot)[j] - value(slot, j); break;
+        case Made::kReward:
+          x = sum_[j];
+          break;
+        case Made::kDiscount:
+          x = product_[j];
+          break;
+        case Made::kReturn:
+          x = q(slot)[j];
+          break;
+        case Made::kAdvantage:
+          x = q(slot)[j] - value(slot, j);
+          break;
       }
       if (m.wide) {
         std::memcpy(out + m.offset + 8 * (place * m.dims + j), &x, 8);

@@ -255,6 +255,12 @@ void Replay::expect(size_t table, uint64_t draws) {
   if (!state_->tables[table]->whole()) state_->tables[table]->caches.expect(draws);
 }
 
+uint64_t Replay::largest_batch(size_t table) const {
+  const std::lock_guard lock(state_->mutex);
+  const Table& of = *state_->tables[table];
+  return of.whole() ? UINT64_MAX : of.caches.largest_batch();
+}
+
 bool Replay::draw(size_t table, size_t batch, uint8_t* out, uint64_t* population, double* total) {
   Table& from = *state_->tables[table];
   Gather gather(from.spec, state_->schema, batch, out);

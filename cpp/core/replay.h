@@ -75,6 +75,7 @@ class Replay {
   bool take_feedback(uint64_t actor, size_t table, Feedback* out);
   std::vector<uint64_t> with_feedback(size_t table) const;
   void expect(size_t table, uint64_t draws);
+  uint64_t largest_batch(size_t table) const;
   // out: TableSpec::batch_bytes(batch) bytes at a multiple of 8. False when no whole batch can be drawn now; nothing is used up then.
   bool draw(size_t table, size_t batch, uint8_t* out, uint64_t* population, double* total);
   Reason why_not(size_t table, size_t batch) const;

@@ -31,7 +31,8 @@ Status check_numeric(const Schema& schema, int field, const std::string& path, s
 Status check_gamma(const Schema& schema, const Gamma& gamma, const std::string& path, size_t dims) {
   if (gamma.field >= 0) return check_numeric(schema, gamma.field, path, dims, true);
   if (gamma.values.size() != 1 && gamma.values.size() != dims) {
-    return invalid(path, "expected one number or " + std::to_string(dims) + ", one for each reward dimension, got " + std::to_string(gamma.values.size()));
+    return invalid(path,
+                   "expected one number or " + std::to_string(dims) + ", one for each reward dimension, got " + std::to_string(gamma.values.size()));
   }
   for (double g : gamma.values) {
     if (!(g >= 0 && g <= 1)) return invalid(path, "expected numbers from 0 to 1, got " + std::to_string(g));
@@ -65,8 +66,10 @@ Status check_ranges(const TableSpec& t) {
   if (t.kind != Kind::kTransition && (t.frame_stack > 1 || !t.stack.empty())) {
     return invalid("item.frame_stack", "only items of kind \"transition\" are stacked");
   }
-  if (t.frame_stack > 1 && t.stack.empty()) return invalid("item.stack", "frame_stack is " + std::to_string(t.frame_stack) + ": name the fields to stack");
-  if (t.kind == Kind::kStep && !t.next.empty()) return invalid("item.next", "items of kind \"step\" have no next observation; use kind \"transition\"");
+  if (t.frame_stack > 1 && t.stack.empty())
+    return invalid("item.stack", "frame_stack is " + std::to_string(t.frame_stack) + ": name the fields to stack");
+  if (t.kind == Kind::kStep && !t.next.empty())
+    return invalid("item.next", "items of kind \"step\" have no next observation; use kind \"transition\"");
   if (t.kind != Kind::kSequence && !t.initial.empty()) return invalid("item.initial", "only items of kind \"sequence\" have an initial state");
   if (t.length < 1 || t.length > 1000000) return invalid("item.length", "expected 1 to 1,000,000, got " + std::to_string(t.length));
   if (t.stride < 1) return invalid("item.stride", "expected a positive integer, got 0");
@@ -74,7 +77,8 @@ Status check_ranges(const TableSpec& t) {
     return invalid("item.burn_in", "expected less than length (" + std::to_string(t.length) + "), got " + std::to_string(t.burn_in));
   }
   if (!(t.lambda >= 0 && t.lambda <= 1)) return invalid("returns.lambda", "expected a number from 0 to 1, got " + std::to_string(t.lambda));
-  if (!(t.exponent >= 0 && std::isfinite(t.exponent))) return invalid("priority.exponent", "expected a number >= 0, got " + std::to_string(t.exponent));
+  if (!(t.exponent >= 0 && std::isfinite(t.exponent)))
+    return invalid("priority.exponent", "expected a number >= 0, got " + std::to_string(t.exponent));
   if (!(t.eta >= 0 && t.eta <= 1)) return invalid("priority.eta", "expected a number from 0 to 1, got " + std::to_string(t.eta));
   if (!(t.beta >= 0 && std::isfinite(t.beta))) return invalid("importance.beta", "expected a number >= 0, got " + std::to_string(t.beta));
   if (t.cache < 1) return invalid("actor.cache", "expected a positive integer, got 0");
@@ -205,7 +209,8 @@ Status TableSpec::derive(const Schema& schema) {
   }
   std::set<std::string> names;
   for (const Column& c : columns) {
-    if (!names.insert(c.name).second) return invalid("item", "step field " + quoted(c.name) + " has the name of a column that this item kind makes; rename the field");
+    if (!names.insert(c.name).second)
+      return invalid("item", "step field " + quoted(c.name) + " has the name of a column that this item kind makes; rename the field");
   }
   add(column("keys", 'u', 8, {}, Origin::kKey));
   add(column("probabilities", 'f', 8, {}, Origin::kProbability));

@@ -28,8 +28,8 @@ class Schema {
   // Refuses empty schemas, doubled names, kinds other than b i u f c, and rows of 2 GiB and more.
   static Status make(std::vector<Field> fields, Schema* out);
   const std::vector<Field>& fields() const { return fields_; }
-  int find(const std::string& name) const;          // -1 when absent
-  size_t row_bytes() const { return row_bytes_; }   // sum of the fields' bytes
+  int find(const std::string& name) const;           // -1 when absent
+  size_t row_bytes() const { return row_bytes_; }    // sum of the fields' bytes
   size_t row_stride() const { return row_stride_; }  // row_bytes rounded up to 8: distance of rows in memory and on the wire
 
  private:
@@ -75,8 +75,8 @@ struct Column {
   std::vector<uint32_t> shape;  // of one item, without the batch axis
   size_t bytes = 0;             // of one item
   Origin origin = Origin::kField;
-  int field = -1;           // index into Schema::fields, where one is read
-  size_t made_offset = 0;   // kMade: place in the item's made bytes
+  int field = -1;          // index into Schema::fields, where one is read
+  size_t made_offset = 0;  // kMade: place in the item's made bytes
 };
 
 // One table's settings as the core needs them. Filled by the edge from memsvc.toml's normalised dictionary, then finished by `derive`.
@@ -117,11 +117,11 @@ struct TableSpec {
   uint64_t min_items = 1;
 
   // Derived.
-  int reward = -1, value = -1;     // fields
-  uint32_t reward_dims = 1;        // product of the reward's shape
-  uint32_t gamma_dims = 1;         // values of one discount
-  std::vector<Column> columns;     // the batch: the user's columns, then keys, probabilities, weights, versions
-  size_t made_bytes = 0;           // of one item
+  int reward = -1, value = -1;  // fields
+  uint32_t reward_dims = 1;     // product of the reward's shape
+  uint32_t gamma_dims = 1;      // values of one discount
+  std::vector<Column> columns;  // the batch: the user's columns, then keys, probabilities, weights, versions
+  size_t made_bytes = 0;        // of one item
 
   // Checks the settings against the schema and fills the derived members. Errors begin with the key's path inside the
   // table ("item.stack[0]: ..."), so that the configuration can put "table[0]." before them.

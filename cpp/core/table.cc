@@ -17,7 +17,8 @@ void Table::place(Arena* arena, Store* store, uint32_t steps, uint32_t entries) 
   if (spec.capacity_items > 0) capacity = std::min(capacity, spec.capacity_items);
   items.place(arena, store, static_cast<uint32_t>(std::max<uint64_t>(capacity, 1)));
   if (!whole()) {
-    caches.place(arena, entries);
+    const uint32_t span = spec.kind == Kind::kSequence ? spec.length : spec.n_step;
+    caches.place(arena, entries, steps / window_of(spec, make_key(1, spec.frame_stack), span, spec.frame_stack - 1).rows() / 2);
   } else if (arena->mapped()) {
     united = std::make_unique<United>(spec, &items);
   }

@@ -48,9 +48,9 @@ struct Table {
   Items items;
   Lanes lanes;
   Random random;
-  Caches caches;                   // unless whole()
-  std::unique_ptr<United> united;  // whole()
-  double last_scale = 1;           // of the newest report: for items whose actor is gone
+  Caches caches;                                                                       // unless whole()
+  std::unique_ptr<United> united;                                                      // whole()
+  double last_scale = 1;                                                               // of the newest report: for items whose actor is gone
   uint64_t drawn = 0, inserted = 0, stale = 0, refused = 0, evicted = 0, starved = 0;  // starved: by lanes that are gone
 };
 

@@ -139,8 +139,8 @@ struct SumTree::Levels {
   bool simd = false;
   int top = 0;  // the level of the root's node
   size_t nodes[kMostLevels] = {};
-  double* sums[kMostLevels + 1] = {};  // sums[0]: the leaves; sums[top + 1]: the root
-  double* lows[kMostLevels + 1] = {};  // from level 1
+  double* sums[kMostLevels + 1] = {};    // sums[0]: the leaves; sums[top + 1]: the root
+  double* lows[kMostLevels + 1] = {};    // from level 1
   double* starts[kMostLevels + 1] = {};  // from level 1, below the root
   Arena arena;
 

@@ -233,8 +233,6 @@ ViewStats View::stats() const {
   return s;
 }
 
-uint64_t View::bytes() const {
-  return episodes_.touched() * (sizeof(Item) + quantities_.returns_bytes()) + (tree_ ? tree_->bytes() : 0);
-}
+uint64_t View::bytes() const { return episodes_.touched() * (sizeof(Item) + quantities_.returns_bytes()) + (tree_ ? tree_->bytes() : 0); }
 
 }  // namespace memsvc

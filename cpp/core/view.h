@@ -78,7 +78,7 @@ class View {
     uint64_t seen = 0;    // T at the last look
     uint64_t queued = 0;  // "all": items that begin below are in the queue, or sent
     uint64_t sent = 0;
-    uint64_t forced = 0;  // "all": items that begin below count as final
+    uint64_t forced = 0;   // "all": items that begin below count as final
     bool counted = false;  // the normaliser has the steps of this ended episode
   };
 
@@ -113,8 +113,8 @@ class View {
   std::unique_ptr<SumTree> tree_;  // over the slots used so far, and some more
   std::vector<Progress> progress_;
   std::vector<uint32_t> dirty_;
-  std::deque<uint32_t> queue_;     // "all"
-  std::vector<uint64_t> asked_;    // keys that the server misses
+  std::deque<uint32_t> queue_;   // "all"
+  std::vector<uint64_t> asked_;  // keys that the server misses
   std::vector<uint64_t> gone_;
   Largest largest_;
   Normaliser normaliser_;

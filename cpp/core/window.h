@@ -25,9 +25,7 @@ struct Window {
 
 // span: m of a transition (DEFINITIONS 2), real steps of a sequence, 1 of a step.
 // head: rows before the key that belong to its stack, min(frame_stack - 1, steps since the episode's start).
-inline uint32_t next_head(const TableSpec& spec, uint32_t span, uint32_t head) {
-  return std::min(spec.frame_stack - 1, head + span);
-}
+inline uint32_t next_head(const TableSpec& spec, uint32_t span, uint32_t head) { return std::min(spec.frame_stack - 1, head + span); }
 
 inline Window window_of(const TableSpec& spec, uint64_t key, uint32_t span, uint32_t head) {
   Window w;
