@@ -40,8 +40,9 @@ class Memory:
     """An actor's local memory (DEFINITIONS 1 to 6, and 7 stage one): recent episodes of its streams, and for each table their items and weights.
 
     Holds at most `max_steps` steps (but two a stream at least) and `max_episodes` finished episodes over all streams (0: no bound); whole
-    episodes go, oldest first. An unfinished episode longer than max_steps / streams loses its oldest steps. Arrays are copied before a call returns. Errors are the classes
-    of memsvc_proto.errors (SchemaError: field, shape, dtype; PriorityError), raised before anything is stored: a refused step changes nothing.
+    episodes go, oldest first. An unfinished episode longer than max_steps / streams loses its oldest steps. Arrays are copied before a call
+    returns. Errors are the classes of memsvc_proto.errors (SchemaError: field, shape, dtype; PriorityError), raised before anything is
+    stored: a refused step changes nothing.
     """
 
     def __init__(self, schema: Schema, tables: Sequence[TableSpec], streams: Sequence[int], seed: int) -> None: ...
