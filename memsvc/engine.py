@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from memsvc_proto import wire
-from memsvc_proto.errors import MemsvcError, ProtocolError, ServerError, UnknownTable
+from memsvc_proto.errors import MemsvcError, ProtocolError, ServerError, UnknownTable, UsedAfterFork
 from memsvc_proto.wire import Kind, Message
 
 from .config import Config
@@ -65,6 +65,7 @@ class Engine:
         self._members = Members(self.replay)
         self._counts = {"messages": 0, "malformed": 0, "refused": 0, "failures": 0, "lost": 0, "unsent": 0}
         self._started = clock()
+        self._pid = os.getpid()
         self._next_probe = 0.0
         self._handlers: dict[Kind, Callable[[Peer, Message, float], None]] = {
             Kind.HELLO: self._hello,
@@ -81,7 +82,8 @@ class Engine:
     # Messages.
 
     def handle(self, peer: Peer, message: Message) -> None:
-        """Acts on one message and answers through peer.send. Never raises: whatever goes wrong becomes an ERROR to this peer alone."""
+        """Acts on one message and answers through peer.send. Whatever goes wrong becomes an ERROR to this peer alone; raises UsedAfterFork only."""
+        self._check_process()
         now = peer.heard = self.clock()
         self._counts["messages"] += 1
         try:
@@ -148,7 +150,8 @@ class Engine:
             log.exception("the server's tick failed")
 
     def stats(self) -> dict[str, Any]:
-        """Everything that can be counted, as JSON: core, peers, parameters, queues."""
+        """Everything that can be counted, as JSON: core, peers, parameters, queues. Raises UsedAfterFork."""
+        self._check_process()
         core = self.replay.stats()
         for table, kept in zip(self.tables, core["tables"], strict=True):
             kept |= {"name": table.name, "waiting": table.waiting}
@@ -180,6 +183,11 @@ class Engine:
             "parameters": self.parameters.stats(),
             "queues": {"batches_bytes": self.pool.bytes},
         }
+
+    def _check_process(self) -> None:
+        # The step store's pages are not the child's: touching them there would end it.
+        if os.getpid() != self._pid:
+            raise UsedAfterFork(f"this server lives in process {self._pid}, not in its child {os.getpid()}; connect to its address there")
 
     # One method a kind.
 

@@ -17,7 +17,7 @@ import pytest
 import zmq
 from memsvc_core import Memory, Schema, TableSpec
 from memsvc_proto import wire
-from memsvc_proto.errors import Closed, ConfigError
+from memsvc_proto.errors import Closed, ConfigError, UsedAfterFork
 from memsvc_proto.wire import Kind, Message
 
 import memsvc
@@ -674,3 +674,17 @@ def test_two_servers_do_not_share_streams_or_seeds() -> None:
         a, b = one.stats(), two.stats()
         assert a["first_stream"] != b["first_stream"]
         assert a["seed"] != b["seed"]
+
+
+def test_a_forked_child_has_no_server_and_does_not_crash():
+    with memsvc.Server(memsvc.Config.from_dict(settings())) as server:
+        server.stats()
+        child = os.fork()
+        if child == 0:
+            try:
+                server.stats()
+            except UsedAfterFork:
+                os._exit(7)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert server.stats()["capacity_steps"] > 0
