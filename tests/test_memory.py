@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
+from memsvc_core import Memory, Schema, TableSpec
 from memsvc_proto.errors import PriorityError, SchemaError, WindowFull
 from play import Player, check
 from rig import Rig, table
@@ -327,3 +330,38 @@ def test_after_reopen_unsent_items_go_to_the_new_server(rng):
     other.push_all(player.peer)
     ids = set(check(settings, other.draw(2000), player.by_id))
     assert {int(i) for e in player.finished for i in e.steps["id"]} <= ids | sent
+
+
+def test_threads_that_share_a_memory_do_not_mix_their_steps():
+    """numpy lets go of the GIL while a strided array is copied."""
+    side = 200
+    rig = Rig([("id", "<i8", ()), ("obs", "<f4", (side, side))], table(actor={"max_steps": 400}), memory_bytes=1 << 26)
+    peer = rig.join(envs=4)
+
+    def play(env: int) -> None:
+        for i in range(40):
+            number = 100 * env + i
+            peer.memory.add(env, {"id": number, "obs": np.full((side, side), number, np.float32).T[::-1]}, None, -1)
+
+    threads = [threading.Thread(target=play, args=(env,)) for env in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    for env in range(4):
+        peer.memory.end(env, True, None)
+    rig.push(peer, 600, max_bytes=1 << 28)
+    batch = rig.draw(400)
+    assert len(np.unique(batch["id"])) > 100
+    assert (batch["obs"] == batch["id"][:, None, None]).all()
+
+
+def test_a_priority_that_no_table_uses_is_refused_not_ignored():
+    schema = Schema([("x", "<f4", ())])
+    memory = Memory(schema, [TableSpec(schema, {"name": "t", "item": {"kind": "step"}})], [1], 0)
+    with pytest.raises(PriorityError, match="no table has priority.source"):
+        memory.add(0, {"x": 1.0}, 1.0, -1)
+    with pytest.raises(PriorityError, match="no table has priority.source"):
+        memory.add_batch(None, None, {"x": np.ones(1, np.float32)}, np.ones(1), -1, None, None, None)
+    memory.add(0, {"x": 1.0}, None, -1)
+    assert memory.added == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 from memsvc_proto.errors import MemsvcError
@@ -342,6 +344,72 @@ def test_an_actor_of_the_same_name_replaces_its_predecessor():
     assert rig.stats()["population"] == 35
     ids = np.concatenate([rig.draw(1)["id"] for _ in range(40)])
     assert (ids >= 500).all()
+
+
+def test_a_draw_that_waited_for_its_payload_is_thinned_by_what_was_learned_meanwhile():
+    rig = Rig(FIELDS, table(priority=GIVEN))
+    peer = rig.join()
+    fill(peer, np.ones(2))
+    peer.memory.draw(0, 64, 1 << 20, 0)  # lost on its way: the actor takes its items for held from now on
+    rig.replay.expect(0, 2000)
+    rig.push(peer, 2000)
+    first = np.uint64(peer.streams[0] << 36)
+    rig.replay.update(0, np.array([first], np.uint64), np.array([0.25]))
+    rig.feedback()
+    rig.push(peer, 0)
+    counts = np.zeros(2)
+    while (batch := rig.draw(1)) is not None:
+        counts[batch["id"]] += 1
+        assert batch.w[0] == pytest.approx([0.25, 1][batch["id"][0]])
+    assert counts[1] == pytest.approx(1000, abs=110)
+    assert counts[0] == pytest.approx(250, abs=90)
+
+
+def test_many_draws_whose_payload_is_missing_are_taken_in_quickly():
+    rig = Rig(FIELDS, table(priority=GIVEN))
+    peer = rig.join()
+    fill(peer, np.ones(60_000), end=False)
+    for _ in range(60):
+        peer.memory.draw(0, 4096, 1 << 26, 0)  # lost on their way
+    begun = time.monotonic()
+    rig.push(peer, 1 << 18, max_bytes=1 << 30)
+    assert time.monotonic() - begun < 1
+    assert rig.notices(peer) >= 0
+    assert peer.asked > 50_000
+
+
+def test_a_draw_split_a_billion_times_is_thinned_at_once():
+    rig = Rig(FIELDS, table(priority=GIVEN))
+    peer = rig.join()
+    fill(peer, np.ones(10))
+    rig.push(peer, 200)
+    key = rig.draw(8)["keys"][:1]
+    rig.replay.update(0, key, np.array([1e12]))
+    for _ in range(20):
+        rig.draw(8)
+    assert rig.stats()["actors"][0]["queue"] > 1e9
+    rig.replay.update(0, key, np.array([0.0]))
+    begun = time.monotonic()
+    assert rig.draw(1000) is None
+    assert time.monotonic() - begun < 1
+
+
+def test_split_draws_are_thinned_to_their_share(rng):
+    rig = Rig(FIELDS, table(priority=GIVEN))
+    peer = rig.join()
+    fill(peer, np.ones(10))
+    rig.replay.expect(0, 10_000)
+    rig.push(peer, 4000)
+    key = rig.draw(1)["keys"]
+    rig.replay.update(0, key, np.array([50.0]))
+    split = rig.draw(1024)["keys"] == key
+    assert split.mean() > 0.03
+    queue = rig.stats()["actors"][0]["queue"]
+    rig.replay.update(0, key, np.array([0.5]))  # one of 100 copies stays
+    found = np.concatenate([b["keys"] for b in iter(lambda: rig.draw(1), None)])
+    copies = queue - (4000 - 1025)
+    assert copies > 3000
+    assert (found == key).sum() == pytest.approx(copies / 100 + (4000 - 1025) / 20, abs=6 * np.sqrt(copies / 100 + 150))
 
 
 def test_a_starved_actor_is_left_out_and_counted():

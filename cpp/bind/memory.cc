@@ -72,8 +72,9 @@ class PyMemory {
 
   void add(int64_t env, py::handle step, py::object priority, int64_t version) {
     const double p = given_priority(priority);
-    reader_.one(step, &view_);
-    check_step(memory_->add(environment(env), view_.data.data(), p, version));
+    const Borrowed view(this);
+    reader_.one(step, view.get());
+    check_step(memory_->add(environment(env), view.get()->data.data(), p, version));
   }
 
   void add_batch(std::optional<Ints> envs, std::optional<Bools> active, py::handle step, std::optional<Doubles> priority, int64_t version,
@@ -103,6 +104,7 @@ class PyMemory {
     batch.terminated = mask(terminated, "terminated");
     batch.truncated = mask(truncated, "truncated");
     if (priority) {
+      if (!needs_priority_) refuse_priority();
       rows(*priority, "priority");
       for (size_t i = 0; i < view.rows; ++i) check_priority(priority->data()[i]);
       batch.priority = priority->data();
@@ -212,6 +214,30 @@ class PyMemory {
   }
 
  private:
+  // The one kept view, whose vectors have their size already, or another while a thread is in it: reading a step may let go of the GIL (numpy does
+  // while it copies what is not contiguous, and so may the code of foreign arrays).
+  class Borrowed {
+   public:
+    explicit Borrowed(PyMemory* memory) : memory_(memory), kept_(!memory->view_in_use_) {
+      if (kept_) {
+        memory_->view_in_use_ = true;
+      } else {
+        own_ = std::make_unique<StepView>();
+      }
+    }
+    ~Borrowed() {
+      if (kept_) memory_->view_in_use_ = false;
+    }
+    Borrowed(const Borrowed&) = delete;
+    Borrowed& operator=(const Borrowed&) = delete;
+    StepView* get() const { return kept_ ? &memory_->view_ : own_.get(); }
+
+   private:
+    PyMemory* memory_;
+    bool kept_;
+    std::unique_ptr<StepView> own_;
+  };
+
   static size_t environment(int64_t env) {
     if (env < 0) raise("SchemaError", "env " + std::to_string(env) + ": environments are numbered from 0");
     return static_cast<size_t>(env);
@@ -222,6 +248,9 @@ class PyMemory {
   [[noreturn]] static void refuse_missing_priority() {
     raise("PriorityError", "a table's priority.source is \"given\": pass priority= with every step");
   }
+  [[noreturn]] static void refuse_priority() {
+    raise("PriorityError", "priority= was passed, but no table has priority.source = \"given\": leave it out, or change the source");
+  }
   static void check_priority(double p) {
     if (!(p >= 0 && std::isfinite(p))) raise("PriorityError", "priority " + std::to_string(p) + ": a priority is a finite number >= 0");
   }
@@ -230,6 +259,7 @@ class PyMemory {
       if (needs_priority_) refuse_missing_priority();
       return std::nan("");
     }
+    if (!needs_priority_) refuse_priority();
     const double p = PyFloat_AsDouble(priority.ptr());
     if (PyErr_Occurred()) throw py::error_already_set();
     check_priority(p);
@@ -237,7 +267,8 @@ class PyMemory {
   }
 
   StepReader reader_;
-  StepView view_;  // of add(), which keeps the GIL
+  StepView view_;  // of add(): guarded by the GIL, taken by Borrowed
+  bool view_in_use_ = false;
   std::unique_ptr<Memory> memory_;
   std::shared_ptr<BufferPool> pool_;
   size_t tables_;

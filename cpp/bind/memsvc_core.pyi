@@ -101,7 +101,7 @@ class Replay:
     @staticmethod
     def footprint(schema: Schema, tables: Sequence[TableSpec], memory_bytes: int) -> dict[str, int]:
         """What __init__ would take, without taking it: {"steps": capacity in steps, "step_bytes": bytes of one with its share of every index,
-        "bytes": the whole}."""
+        "bytes": the whole, "least_bytes": what memory_bytes must be at least}."""
     def join(self, name: str, envs: int) -> tuple[int, list[int]]:
         """(actor number, its streams' ids). A living actor of the same name is replaced: its queue and weight leave."""
     def leave(self, actor: int) -> None:

@@ -72,7 +72,8 @@ class PyReplay {
   static py::dict footprint(const Schema& schema, const py::sequence& tables, uint64_t memory_bytes) {
     using namespace py::literals;
     const Footprint footprint = Replay::footprint(schema, copies_of(tables), memory_bytes);
-    return py::dict("steps"_a = footprint.steps, "step_bytes"_a = footprint.step_bytes, "bytes"_a = footprint.bytes);
+    return py::dict("steps"_a = footprint.steps, "step_bytes"_a = footprint.step_bytes, "bytes"_a = footprint.bytes,
+                    "least_bytes"_a = footprint.least_bytes);
   }
 
   py::tuple join(const std::string& name, size_t envs) {

@@ -26,7 +26,8 @@ Status malformed(const std::string& what) { return Status(Code::kMalformed, "a c
 std::string at(const char* part, uint64_t i) { return std::string(part) + "[" + std::to_string(i) + "]"; }
 
 Status check_head(const CacheHead& head) {
-  if (!std::isfinite(head.total) || head.total < 0) return malformed("reports a total that is not a finite number >= 0");
+  // 2^31 weights of at most 1e200 stay below; sums of what actors report must stay finite.
+  if (!(head.total >= 0 && head.total <= 1e250)) return malformed("reports a total that is not a number from 0 to 1e250");
   if (!std::isfinite(head.min_weight) || head.min_weight < 0) return malformed("reports a min_weight that is not a finite number >= 0");
   if (!std::isfinite(head.scale) || head.scale <= 0) return malformed("reports a scale that is not a finite number > 0");
   if (head.population > (uint64_t{1} << 62)) return malformed("reports a population beyond 2^62");

@@ -38,7 +38,7 @@ static_assert(sizeof(CacheHead) == 128);
 struct ItemRecord {
   uint64_t key = 0;
   int64_t version = -1;  // parameters of the oldest step's choice; -1: before the first publication
-  double priority = 0;   // p, already multiplied by scale; read by `select = "all"` only
+  double priority = 0;   // p, already multiplied by scale; for caches w_now of draws that waited for this item
   uint32_t span = 1;     // window.h
   uint16_t head = 0;
   uint16_t reserved = 0;

@@ -35,6 +35,10 @@ bool Caches::hungry(const Lane& lane) const { return !lane.left && 2 * (lane.que
 
 void Caches::queue(Lane* lane, uint32_t item, double weight) {
   if (!lane->pending(items_->updated(item))) items_->set_value(item, weight);
+  queue_late(lane, item, weight);
+}
+
+void Caches::queue_late(Lane* lane, uint32_t item, double weight) {
   while (draws_.used() >= draws_.capacity() / 2 && give_way()) {
   }
   if (!draws_.append(&lane->queue, item, weight, 1)) {
@@ -91,6 +95,16 @@ bool Caches::take(Lane* lane, uint32_t* item, double* weight) {
     const uint32_t next = draws_.item(lane->queue);
     const double now = items_->value(next);
     const double ratio = std::min(now / draws_.weight(lane->queue), kMostCopies);
+    if (const uint64_t equal = draws_.equal(lane->queue); ratio < 1 && equal > 1) {
+      // A split draw may stand for a billion: those that come to nothing before the next that does (a geometric number) go at once.
+      const double failures = ratio > 0 ? std::floor(std::log1p(-random_->uniform()) / std::log1p(-ratio)) : HUGE_VAL;
+      if (failures > 0) draws_.pop(&lane->queue, failures < static_cast<double>(equal) ? static_cast<uint64_t>(failures) : equal);
+      if (failures >= static_cast<double>(equal)) continue;
+      draws_.pop(&lane->queue);
+      *item = next;
+      *weight = now;
+      return true;
+    }
     draws_.pop(&lane->queue);
     const double whole = std::floor(ratio);
     // An unchanged weight, by far the most frequent case, needs no random number.

@@ -41,6 +41,8 @@ class Caches {
 
   // Queues a new draw of an item that the caller has pinned for it, and makes its weight w_now unless a learner's newer one is pending.
   void queue(Lane* lane, uint32_t item, double weight);
+  // The same for a draw that has waited for its item, which is newer than the draw: its weight stays w_now.
+  void queue_late(Lane* lane, uint32_t item, double weight);
   // What exceeds twice the target gives way, oldest first.
   void trim(Lane* lane);
   // The oldest entry of the actor with the largest excess over its target gives way. False when all queues are empty.

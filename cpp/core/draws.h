@@ -56,9 +56,10 @@ class Draws {
   // The queue is not empty.
   uint32_t item(const Queue& queue) const { return item_[queue.front]; }
   double weight(const Queue& queue) const { return weight_[queue.front]; }
+  uint64_t equal(const Queue& queue) const { return copies_[queue.front] - queue.taken; }  // draws of the first entry that are left
   // Takes one draw, or up to `most` equal ones; returns how many.
   uint64_t pop(Queue* queue, uint64_t most = 1) const {
-    const uint64_t many = std::min<uint64_t>(most, copies_[queue->front] - queue->taken);
+    const uint64_t many = std::min(most, equal(*queue));
     queue->taken += static_cast<uint32_t>(many);
     queue->length -= many;
     if (queue->taken == copies_[queue->front]) {

@@ -210,6 +210,9 @@ void Intake::store_items() {
 // Draws of new items pin them; draws of items that are nowhere wait aside for their payload, unless it was here and found no room.
 void Intake::settle_draws() {
   Lane* lane = table_.lanes.find(actor_);
+  if (lane) {
+    for (const DrawRecord& draw : lane->waiting) waits_for_.insert(draw.key);
+  }
   for (uint64_t i = 0; i < view_.head.draws; ++i) {
     if (draw_items_[i] != kNone) continue;
     const DrawRecord& draw = view_.draws[i];
@@ -217,8 +220,7 @@ void Intake::settle_draws() {
     if (draw_items_[i] != kNone) {
       table_.items.pin(draw_items_[i]);
     } else if (lane && !std::binary_search(refused_.begin(), refused_.end(), draw.key)) {
-      const bool asked = std::any_of(lane->waiting.begin(), lane->waiting.end(), [&](const DrawRecord& other) { return other.key == draw.key; });
-      if (!asked) lane->missing.push_back(draw.key);
+      if (waits_for_.insert(draw.key).second) lane->missing.push_back(draw.key);
       lane->waiting.push_back(draw);
     }
   }
@@ -228,10 +230,7 @@ void Intake::settle_draws() {
 void Intake::settle_incomplete() {
   Lane* lane = table_.lanes.find(actor_);
   if (!lane) return;
-  for (const uint64_t key : incomplete_) {
-    const bool waited = std::any_of(lane->waiting.begin(), lane->waiting.end(), [key](const DrawRecord& draw) { return draw.key == key; });
-    (waited || table_.whole() ? lane->missing : lane->evicted).push_back(key);
-  }
+  for (const uint64_t key : incomplete_) (waits_for_.contains(key) || table_.whole() ? lane->missing : lane->evicted).push_back(key);
 }
 
 void Intake::copy() const {
@@ -277,7 +276,7 @@ void Intake::settle_waiting(Lane* lane) {
     const uint32_t item = table_.items.find(draw.key);
     if (item == kNone) return std::binary_search(gone.begin(), gone.end(), draw.key);
     table_.items.pin(item);
-    table_.caches.queue(lane, item, draw.weight);
+    table_.caches.queue_late(lane, item, draw.weight);
     return true;
   });
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <unordered_set>
 #include <vector>
 
 #include "actors.h"
@@ -64,12 +65,13 @@ class Intake {
   std::vector<uint64_t> new_rows_;  // rows of the payload that the store does not hold
   std::vector<Copy> copies_;
   std::vector<NewItem> new_items_;
-  std::vector<uint32_t> draw_items_;  // of every draw, kNone where it waits or is dropped
-  std::vector<uint32_t> window_;      // scratch
-  std::vector<uint64_t> refused_;     // keys of items that found no room, sorted
-  std::vector<uint64_t> incomplete_;  // keys of items whose rows are nowhere
-  uint64_t skip_ = 0;                 // new items that the table is too small for
-  bool short_ = false;                // the store did not take every row
+  std::vector<uint32_t> draw_items_;        // of every draw, kNone where it waits or is dropped
+  std::vector<uint32_t> window_;            // scratch
+  std::vector<uint64_t> refused_;           // keys of items that found no room, sorted
+  std::vector<uint64_t> incomplete_;        // keys of items whose rows are nowhere
+  std::unordered_set<uint64_t> waits_for_;  // keys of the items that the lane's waiting draws need
+  uint64_t skip_ = 0;                       // new items that the table is too small for
+  bool short_ = false;                      // the store did not take every row
   uint64_t draws_queued_ = 0;
   mutable uint64_t last_stream_ = 0;  // known to be this actor's; 0: none
 };

@@ -117,6 +117,7 @@ Footprint Replay::footprint(const Schema& schema, const std::vector<TableSpec>& 
   footprint.steps = steps_within(tables, schema.row_stride(), memory_bytes, entries);
   footprint.bytes = bytes_for(tables, schema.row_stride(), static_cast<uint32_t>(footprint.steps), entries);
   if (footprint.steps > 0) footprint.step_bytes = (footprint.bytes + footprint.steps - 1) / footprint.steps;
+  footprint.least_bytes = bytes_for(tables, schema.row_stride(), kFewestSteps, entries);
   return footprint;
 }
 

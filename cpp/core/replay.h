@@ -49,6 +49,7 @@ struct ReplayStats {
 
 struct Footprint {
   uint64_t steps = 0, step_bytes = 0, bytes = 0;
+  uint64_t least_bytes = 0;  // of a memory that make() accepts
 };
 
 enum class Why { kReady, kMinItems, kStock, kEmpty };

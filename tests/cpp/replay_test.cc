@@ -69,6 +69,11 @@ void missing_and_gone() {
   const TableSpec spec = transition_table(schema, Select::kPrioritized, 3, Pad::kRepeat);
   const auto replay = make(spec);
   Weighted a(replay.get(), spec, "a", {1, 1, 1, 1});
+  const auto weighing_1 = [&](uint64_t key) {  // as its draws say
+    ItemRecord record = record_of(spec, key);
+    record.priority = 1;
+    return record;
+  };
   Payload payload = a.cache({0, 1});
   payload.draws.push_back({a.key(2), 1});  // of an item that nobody sent
   payload.draws.push_back({a.key(3), 1});
@@ -80,7 +85,7 @@ void missing_and_gone() {
   CHECK_OK(replay->check());
   // One arrives, without the rows that are here already; the other is gone.
   payload = a.cache({});
-  payload.items = {record_of(spec, a.key(2))};
+  payload.items = {weighing_1(a.key(2))};
   payload.rows = {a.key(5)};
   payload.gone = {a.key(3)};
   uint64_t items = 0;
@@ -90,7 +95,7 @@ void missing_and_gone() {
   CHECK(!draw(*replay, spec, 1).any);
   // An item whose rows are nowhere: asked for again as long as a draw waits for it.
   payload = a.cache({});
-  payload.items = {record_of(spec, a.key(8))};
+  payload.items = {weighing_1(a.key(8))};
   payload.draws = {{a.key(8), 1}};
   CHECK_OK(push(*replay, a.number, payload, spec, schema, &items));
   CHECK_EQ(items, uint64_t{0});
