@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .ended import Ended, watch
 from .follower import Follower
-from .link import Endpoint, ZmqEndpoint
+from .link import Endpoint, endpoint_of
 from .params import Params
 from .pusher import Pusher, Unsent
 from .welcome import greet, hello_message, unique_name
@@ -45,9 +45,9 @@ class Actor:
         seed: int | None = None,
     ) -> None:
         for setting, value, least in (("envs", envs, 1), ("window_bytes", window_bytes, 1), ("message_bytes", message_bytes, 1024)):
-            if value < least:
+            if not isinstance(value, (int, np.integer)) or value < least:
                 raise ConfigError(f"{setting}: expected an integer of at least {least}, got {value!r}")
-        self._endpoint: Endpoint = ZmqEndpoint(address) if isinstance(address, str) else address
+        self._endpoint: Endpoint = endpoint_of(address)
         self._settings = {"envs": envs, "timeout": timeout, "window_bytes": window_bytes, "message_bytes": message_bytes, "topic": topic}
         self._named = name
         self.name = unique_name("actor") if name is None else name

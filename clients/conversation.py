@@ -60,8 +60,10 @@ class Conversation:
         self.asked: set[int] = set()
         self._answers: dict[int, Message | None] = {}  # by the seq of what is being answered
         self._why: dict[str, Any] = {}  # meta of the last WAIT
-        self._heard = self._greeted = time.monotonic()
+        self._heard = self._heard_draw = self._greeted = time.monotonic()
         self._patience = SILENT_S
+        self._hello_seq = 0  # of the HELLO whose answer counts
+        self._joined = 1
 
     # Out.
 
@@ -76,7 +78,10 @@ class Conversation:
             seq = self.next()
             # Half of a short wait, so that the server's reason comes before its end.
             patience = round(max(0.0, min(ASK_S, timeout / 2)), 3)
-            self.draw.send(Message(Kind.SAMPLE, seq, self.table, self._batch_size, meta={"timeout": patience}))
+            try:
+                self.draw.send(Message(Kind.SAMPLE, seq, self.table, self._batch_size, meta={"timeout": patience}))
+            except WindowFull:
+                return  # priorities fill the queue while the server is away: who waits for a batch finds that out, and greets it anew
             self.asked.add(seq)
 
     def send(self, message: Message, frame: NDArray[np.uint8] | None = None) -> None:
@@ -99,7 +104,7 @@ class Conversation:
         """Waits for a message of the draw link, and takes what else is there, up to the next batch."""
         message = self.draw.receive(wait)
         while message is not None:
-            self._heard = time.monotonic()
+            self._heard = self._heard_draw = time.monotonic()
             asked = message.seq in self.asked
             self.asked.discard(message.seq)
             if message.kind is Kind.BATCH:
@@ -125,22 +130,30 @@ class Conversation:
             if message.kind in (Kind.NOTICE, Kind.PARAMS):
                 self.follower.heard(message)
             elif message.kind is Kind.WELCOME:
-                self._rejoin(Welcome.read(message))
+                # A server that was only slow has answered the draw link since, and of several HELLOs to one that was away the last counts: an
+                # older answer, perhaps of an older server, names a draw address that may be dead.
+                slow = message.meta.get("epoch") == self._welcome.epoch and self._heard_draw > self._greeted
+                if message.seq == self._hello_seq and not slow:
+                    self._rejoin(Welcome.read(message))
             else:
                 self._other(message)
             message = self.door.receive(0)
 
     def answer(self, send: Callable[[int], None], take: Callable[[float], None], waiting: Waiting) -> Message:
-        """Without the turn: sends a request of a new seq and waits for its answer, which `take` receives. Raises the server's refusal,
-        Unreachable.
+        """Without the turn: sends a request of a new seq and waits for its answer, which `take` receives; sends it again to a server that was
+        restarted meanwhile. Raises the server's refusal, Unreachable.
         """
         with self.turn:
             seq = self.next()
             self._answers[seq] = None
+            joined = self._joined
             send(seq)
         try:
             while True:
                 with self.turn.patient:
+                    if joined != self._joined:
+                        joined = self._joined
+                        send(seq)
                     message = self._answers[seq]
                     if message is None:
                         take(waiting.slice(self.reason))
@@ -160,11 +173,14 @@ class Conversation:
         now = time.monotonic()
         if now - max(self._heard, waiting.began) < SILENT_S:
             return
+        if self._heard > self._greeted:
+            self._patience = SILENT_S
         if now - self._greeted >= self._patience:
             # Rarer and rarer: all of them arrive when it is back.
             self._greeted, self._patience = now, min(_REGREET_S, 2 * self._patience)
+            self._hello_seq = self.next()
             with contextlib.suppress(WindowFull):
-                self.door.send(hello_message(self.next(), "learner", self._name, versions=self._seen(), epoch=self._welcome.epoch))
+                self.door.send(hello_message(self._hello_seq, "learner", self._name, versions=self._seen(), epoch=self._welcome.epoch))
         self.listen(0)
 
     # Words.
@@ -177,7 +193,7 @@ class Conversation:
         known = {
             "min_items": f"table {self.table_name!r} has {have:,} of the {need:,} items that limits.min_items asks for",
             "stock": f"table {self.table_name!r} has {have:,} draws of its actors in stock, and a batch needs {need:,}",
-            "empty": f"table {self.table_name!r} has no item that can be drawn: no actor has sent one yet, or all priorities are 0",
+            "empty": f"table {self.table_name!r} has 0 of the {need:,} items that it needs: no actor has sent one yet, or all priorities are 0",
         }
         return known.get(reason, f"table {self.table_name!r} cannot serve a batch: {reason} ({have:,} of {need:,})")
 
@@ -227,12 +243,12 @@ class Conversation:
             raise changed(self.where)
         _log.warning("learner %s has joined the server at %s anew; %d requests are made again", self._name, self.where, len(self.asked))
         self._welcome = welcome
+        self._joined += 1
         old, self.draw = self.draw, self._endpoint.connect("draw")
         old.close()
         self.draw.send(hello_message(self.next(), "learner", self._name, versions=self._seen()))
         self.asked.clear()
         self.follower.restarted(welcome.versions)
-        self._patience = SILENT_S
 
     def _seen(self) -> dict[str, int]:
         return {self.follower.topic: max(self.follower.newest, self.follower.returned)}

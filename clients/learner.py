@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from .batch import Batch
 from .conversation import ASK_S, Conversation
 from .ended import Ended, watch
-from .link import Endpoint, ZmqEndpoint
+from .link import Endpoint, endpoint_of
 from .params import Params, encode
 from .waiting import SLICE_S, Waiting
 from .welcome import unique_name
@@ -46,11 +46,11 @@ class Learner:
         timeout: float = 30.0,
         topic: str = "default",
     ) -> None:
-        if batch_size < 1:
+        if not isinstance(batch_size, (int, np.integer)) or batch_size < 1:
             raise ConfigError(f"batch_size: expected a positive integer, got {batch_size!r}")
-        if not 0 <= prefetch <= MAX_PREFETCH:
-            raise ConfigError(f"prefetch: expected 0 to {MAX_PREFETCH}, got {prefetch!r}")
-        self._endpoint: Endpoint = ZmqEndpoint(address) if isinstance(address, str) else address
+        if not isinstance(prefetch, (int, np.integer)) or not 0 <= prefetch <= MAX_PREFETCH:
+            raise ConfigError(f"prefetch: expected an integer from 0 to {MAX_PREFETCH}, got {prefetch!r}")
+        self._endpoint: Endpoint = endpoint_of(address)
         self._settings = {"table": table, "batch_size": batch_size, "prefetch": prefetch, "timeout": timeout, "topic": topic}
         self._prefetch = prefetch if self._endpoint.ahead else 0
         self._timeout = timeout

@@ -14,7 +14,7 @@ import re
 import secrets
 import socket
 import time
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, cast
 
 import numpy as np
 import zmq
@@ -60,13 +60,23 @@ class Endpoint(Protocol):
         """A new link. "draw" is known once a WELCOME has come over a "door" link of this endpoint."""
 
 
+def endpoint_of(address: object) -> Endpoint:
+    """The endpoint that an address names, or `address` itself where it is one. Raises ConfigError for anything else."""
+    if isinstance(address, str):
+        return ZmqEndpoint(address)
+    if callable(getattr(address, "connect", None)):
+        return cast(Endpoint, address)
+    raise ConfigError(f'address {address!r}: expected "tcp://HOST:PORT", "ipc://PATH" or a server\'s endpoint, got {type(address).__name__}')
+
+
 class ZmqEndpoint:
     """A server behind `tcp://host:port` or `ipc://path`. Pickles as its address. Raises ConfigError for what is no such address."""
 
     ahead = True
 
     def __init__(self, address: str) -> None:
-        if not re.fullmatch(r"tcp://.+:\d{1,5}|ipc://.+", address):
+        match = re.fullmatch(r"tcp://.+:(\d{1,5})|ipc://.+", address)
+        if match is None or int(match[1] or 1) not in range(1, 65536):
             raise ConfigError(f"address {address!r}: expected tcp://HOST:PORT or ipc://PATH, as `memsvc serve` announces it", address=address)
         self.address = address
         self._announced: dict[str, str] = {}

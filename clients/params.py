@@ -38,6 +38,8 @@ def encode(arrays: Mapping[str, Any]) -> bytes:
 
     Raises SchemaError, naming the array, for objects, strings, big-endian, complex128 and whatever else the format cannot hold bit for bit.
     """
+    if not isinstance(arrays, Mapping):
+        raise SchemaError(f"parameters are a dictionary of names and arrays, as in {{'w': array}}, got {type(arrays).__name__}")
     held = {str(name): _array(str(name), value) for name, value in arrays.items()}
     return bytes(safetensors.serialize({name: _spec(dtype, array) for name, (dtype, array) in held.items()}, metadata=None))
 

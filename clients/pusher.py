@@ -261,7 +261,7 @@ class Pusher(Desk):
             with self._changed:
                 self._follower.heard(message)
                 self._changed.notify_all()
-        elif message.kind is Kind.WELCOME:
+        elif message.kind is Kind.WELCOME and message.seq == self._hello_seq:  # of several HELLOs to a server that was away the last counts
             self._reopen(Welcome.read(message))
         elif message.kind is Kind.PONG:
             if message.meta.get("member") is False and not self._pulse.greeting:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 
+MOST_MESSAGES = 500
+"""Half of what a socket queues: a push that is made is sent, for what it carries counts as held by the server from then on."""
+
 
 class Window:
-    """At most `limit_bytes` are out at once, or one message where a single one is larger."""
+    """At most `limit_bytes` in MOST_MESSAGES are out at once, or one message where a single one is larger."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -19,7 +22,7 @@ class Window:
 
     def has_room(self, size: int) -> bool:
         """True when a message of `size` bytes may go out."""
-        return not self._out or self.bytes + size <= self.limit_bytes
+        return not self._out or (self.bytes + size <= self.limit_bytes and len(self._out) < MOST_MESSAGES)
 
     def sent(self, seq: int, size: int) -> None:
         """A push went out."""

@@ -20,10 +20,11 @@ except ImportError:
 from memsvc_proto.errors import ConfigError, MemsvcError
 
 from .config import Config
-from .machine import keep_freed_memory, memory_limit, raise_file_limit, refuse_too_large
+from .machine import checked_footprint, keep_freed_memory, memory_limit, raise_file_limit
 
 _CONFIG_ERROR = 2
 _FAILED = 1
+_LOOK_S = 0.25
 _FLAGS = ("address", "advertise", "memory", "control", "seed")
 
 
@@ -50,6 +51,7 @@ def serve(file: str, ready_file: str | None, **flags: Any) -> None:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # a port in use is one line of ours, not gRPC's as well
     from .server import Server
 
     config = _load(file, {f"server.{key}": value for key, value in flags.items()})
@@ -62,8 +64,10 @@ def serve(file: str, ready_file: str | None, **flags: Any) -> None:
                  server.control or "off", config.server.memory, files)  # fmt: skip
         try:
             if ready_file is not None:
-                _write_atomically(Path(ready_file), json.dumps(about) + "\n")
-            stop.wait()
+                _write_atomically(Path(ready_file), json.dumps(about) + "\n", "--ready-file")
+            # The kernel may give a signal to any thread (it does after SIGSTOP), and Python's handler runs when this one wakes up.
+            while not stop.wait(_LOOK_S):
+                pass
             log.info("ending")
         finally:
             if ready_file is not None:
@@ -91,7 +95,7 @@ def check(file: str) -> None:
     )
     click.echo("control    " + ("off" if control is None else f"{control.host_port}" + (" (a free port)" if control.port == 0 else "")))
     click.echo("http       not in this version")
-    footprint = _guarded(lambda: refuse_too_large(config), status=_FAILED)
+    footprint = _guarded(lambda: checked_footprint(config), status=_FAILED)
     limit, whose = memory_limit()
     click.echo(f"memory     {footprint['bytes']} bytes for {footprint['steps']} steps of {footprint['step_bytes']} bytes; {whose} is {limit} bytes")
 
@@ -144,11 +148,16 @@ def _end(message: str, status: int) -> SystemExit:
     return SystemExit(status)
 
 
-def _write_atomically(path: Path, text: str) -> None:
+def _write_atomically(path: Path, text: str, flag: str) -> None:
     # A reader that sees the file sees all of it.
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    part.write_text(text)
-    os.replace(part, path)
+    try:
+        part.write_text(text)
+        os.replace(part, path)
+    except OSError as error:
+        raise _end(
+            f"{flag}: {path} cannot be written: {error.strerror}; name a file in a directory that exists and may be written to", _FAILED
+        ) from None
 
 
 if __name__ == "__main__":

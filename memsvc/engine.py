@@ -41,7 +41,7 @@ Notice = Callable[[str, int, int], None]
 class Engine:
     """Owns the replay memory, the peers, the parameters and the waiting requests. Thread-safe; handle() is called from many threads.
 
-    No lock is held over a core call except a table's `serving`, and none is held that another peer's push or draw needs.
+    No lock is held over a core call except a table's `serving` and a peer's `order`, and none is held that another peer's push or draw needs.
     """
 
     def __init__(self, config: Config, clock: Callable[[], float] = time.monotonic) -> None:
@@ -93,7 +93,8 @@ class Engine:
             self._members.note(peer)
             handler(peer, message, now)
         except ProtocolError as error:
-            self.malformed(peer, error)
+            if not error.details.get("hello"):  # nothing is wrong with an actor that has not noticed yet that this server was restarted
+                self.malformed(peer, error)
             self.refuse(peer, message.seq, error)
         except MemsvcError as error:
             self.refuse(peer, message.seq, error)
@@ -144,7 +145,7 @@ class Engine:
                 self._next_probe = now + PROBE_S
                 for peer in self._members.actors():
                     if now - peer.heard >= PROBE_S:
-                        self._acknowledge(peer, 0, peer.last_push)
+                        self._acknowledge(peer, 0)
         except Exception:  # the carrier's loop must go on
             self._counts["failures"] += 1
             log.exception("the server's tick failed")
@@ -196,26 +197,28 @@ class Engine:
         self.parameters.reported(hello.versions)
         member = Membership(hello.role, hello.name, hello.host, hello.pid)
         streams: list[int] = []
-        if hello.role == "actor":
-            streams, gone = self._members.join(peer, member, hello.envs)
-            peer.last_push = 0
-            peer.told.clear()
-            for other in gone:
-                log.warning("actor %r on %s replaces the one of that name", member.name, member.host)
-                self.refuse(other, 0, replaced(member))
-        else:
-            self._members.enter(peer, member)
-        meta = {
-            "wire": wire.VERSION,
-            "epoch": self.epoch,
-            "schema": [[name, dtype, list(shape)] for name, dtype, shape in self.config.schema],
-            "tables": self.config.tables,
-            "actor": member.actor,
-            "streams": streams,
-            "versions": self.parameters.versions(),
-            **self.addresses,
-        }
-        peer.send(Message(Kind.WELCOME, message.seq, meta=meta))
+        gone: list[Peer] = []
+        with peer.order:
+            if hello.role == "actor":
+                streams, gone = self._members.join(peer, member, hello.envs)
+                peer.last_push = 0
+                peer.told.clear()
+            else:
+                self._members.enter(peer, member)
+            meta = {
+                "wire": wire.VERSION,
+                "epoch": self.epoch,
+                "schema": [[name, dtype, list(shape)] for name, dtype, shape in self.config.schema],
+                "tables": self.config.tables,
+                "actor": member.actor,
+                "streams": streams,
+                "versions": self.parameters.versions(),
+                **self.addresses,
+            }
+            peer.send(Message(Kind.WELCOME, message.seq, meta=meta))
+        for other in gone:
+            log.warning("actor %r on %s replaces the one of that name", member.name, member.host)
+            self.refuse(other, 0, replaced(member))
 
     def _push(self, peer: Peer, message: Message, now: float) -> None:
         member = peer.member
@@ -229,7 +232,7 @@ class Engine:
         peer.told.clear()
         if table.retry(now):
             self._feed(table, now, at_once=True)
-        self._acknowledge(peer, table.index, message.seq)
+        self._acknowledge(peer, table.index)
         self._feedback(member.actor, table.index)
 
     def _sample(self, peer: Peer, message: Message, now: float) -> None:
@@ -283,12 +286,13 @@ class Engine:
         version, blob = self.parameters.newest(topic)
         peer.send(Message(Kind.PARAMS, seq, a=version, meta={"topic": topic}, body=blob))
 
-    def _acknowledge(self, peer: Peer, table: int, seq: int) -> None:
-        if peer.member is None or peer.member.replaced:
-            return
-        wanted, missing, evicted = self.replay.notices(peer.member.actor, table)
-        body = missing.tobytes() + evicted.tobytes() if len(missing) or len(evicted) else b""
-        peer.send(Message(Kind.ACK, seq, table, a=wanted, b=len(missing), body=body))
+    def _acknowledge(self, peer: Peer, table: int) -> None:
+        with peer.order:
+            if peer.member is None or peer.member.role != "actor" or peer.member.replaced:
+                return
+            wanted, missing, evicted = self.replay.notices(peer.member.actor, table)
+            body = missing.tobytes() + evicted.tobytes() if len(missing) or len(evicted) else b""
+            peer.send(Message(Kind.ACK, peer.last_push, table, a=wanted, b=len(missing), body=body))
 
     def _feed(self, table: Table, now: float, at_once: bool) -> None:
         def tell(actor: int) -> None:
@@ -296,7 +300,7 @@ class Engine:
             # Once between two pushes, unless it stays silent: its next push is answered with the newest demand anyway.
             if peer is not None and now - peer.told.get(table.index, -RETELL_S) >= RETELL_S:
                 peer.told[table.index] = now
-                self._acknowledge(peer, table.index, peer.last_push)
+                self._acknowledge(peer, table.index)
 
         table.feed_hungry(now, tell, at_once)
 
@@ -304,11 +308,14 @@ class Engine:
         peer = self._members.actor(actor)
         if peer is None:
             return
-        taken = self.replay.take_feedback(actor, table)
-        if taken is not None:
-            number, keys, priorities = taken
-            body = keys.tobytes() + priorities.tobytes()
-            peer.send(Message(Kind.FEEDBACK, peer.last_push, table, a=number, b=len(keys), body=body))
+        with peer.order:
+            if peer.member is None or peer.member.actor != actor:
+                return
+            taken = self.replay.take_feedback(actor, table)
+            if taken is not None:
+                number, keys, priorities = taken
+                body = keys.tobytes() + priorities.tobytes()
+                peer.send(Message(Kind.FEEDBACK, peer.last_push, table, a=number, b=len(keys), body=body))
 
     def _remove(self, peer: Peer) -> bool:
         if not self._members.remove(peer):

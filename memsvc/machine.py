@@ -56,12 +56,21 @@ def keep_freed_memory() -> None:
         libc.mallopt(_M_TRIM_THRESHOLD, 256 << 20)
 
 
-def refuse_too_large(config: Config) -> dict[str, int]:
-    """The footprint (memsvc_core.Replay.footprint) of this configuration; ConfigError when it exceeds what this process may use."""
+def checked_footprint(config: Config) -> dict[str, int]:
+    """The footprint (memsvc_core.Replay.footprint) of this configuration; ConfigError when it is too small to serve, or exceeds what this process
+    may use.
+    """
     from memsvc_core import Replay
 
     schema, specs = config.specs()
     footprint = {str(key): int(value) for key, value in Replay.footprint(schema, specs, config.server.memory).items()}
+    if footprint["bytes"] < footprint["least_bytes"]:
+        raise ConfigError(
+            f"server.memory: {config.server.memory:,} bytes hold {footprint['steps']:,} steps; expected at least {footprint['least_bytes']:,} bytes",
+            path="server.memory",
+            need=footprint["least_bytes"],
+            have=config.server.memory,
+        )
     limit, whose = memory_limit()
     if footprint["bytes"] > limit:
         raise ConfigError(

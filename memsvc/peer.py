@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,6 +41,9 @@ class Peer:
     heard: float = 0.0
     """When the last message came."""
     gone: bool = False
+    order: threading.Lock = field(default_factory=threading.Lock)
+    """Held from when the core is asked for what an actor is to be told until that is sent: numbered feedback must not overtake feedback, nor a
+    WELCOME what was meant for the actor before it. Taken before any other lock."""
 
     def send(self, message: Message, frame: Any = None) -> None:
         """Sends; never blocks, never raises. With `frame` the body stands at frame[64:] already and is not copied.

@@ -107,12 +107,13 @@ class Router:
 
     def wake(self) -> None:
         """Makes the thread go through its loop once more. Thread-safe; nothing happens when it has ended."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):  # ValueError: it is -1 by now
             os.eventfd_write(self._wake, 1)
 
     def post(self, peer: ZmqPeer, message: wire.Message, frame: Any) -> None:
-        """Sends now on this router's thread, or queues for it. Thread-safe."""
+        """Sends now on this router's thread, behind what was queued before, or queues for it. Thread-safe."""
         if threading.get_ident() == self._thread.ident:
+            self._transmit_queued()
             self._transmit(peer, message, frame)
             return
         self._outbox.append((peer, message, frame))
@@ -132,8 +133,7 @@ class Router:
                     for source, _ in poller.poll(int(self.turn_s * 1e3)):
                         if source == self._wake:
                             os.eventfd_read(self._wake)
-                while self._outbox and not self._stopping:
-                    self._transmit(*self._outbox.popleft())
+                self._transmit_queued()
                 self.beside()
                 now = time.monotonic()
                 if now >= next_turn:
@@ -179,6 +179,10 @@ class Router:
                 continue
             self._engine.handle(peer, message)
         return True
+
+    def _transmit_queued(self) -> None:
+        while self._outbox and not self._stopping:
+            self._transmit(*self._outbox.popleft())
 
     def _transmit(self, peer: ZmqPeer, message: wire.Message, frame: Any) -> None:
         if peer.gone and message.kind is not wire.Kind.BYE:
@@ -230,6 +234,7 @@ def bind(socket: zmq.Socket[bytes], address: Address, setting: str) -> Address:
     """Binds and returns the address with its real port. ConfigError says what is in the way and what to do."""
     try:
         if address.is_ipc:
+            _refuse_other_file(address, setting)
             _refuse_living_ipc(address)
         numeric = address.numeric()
         if numeric.is_ipv6:
@@ -254,6 +259,13 @@ def _reason(address: Address, error: zmq.ZMQError | OSError) -> str:
     if error.errno == errno.ENOENT and address.is_ipc:
         return f"there is no directory {os.path.dirname(address.path)!r}"
     return str(error)
+
+
+def _refuse_other_file(address: Address, setting: str) -> None:
+    # zmq would remove whatever lies there.
+    with contextlib.suppress(OSError):
+        if not stat.S_ISSOCK(os.lstat(address.path).st_mode):
+            raise ConfigError(f"{setting}: {address} cannot be bound: {address.path!r} exists and is no socket; choose another path", path=setting)
 
 
 def _refuse_living_ipc(address: Address) -> None:

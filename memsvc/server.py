@@ -48,7 +48,7 @@ class Server:
         self._draws: Draws | None = None
         self._door: Door | None = None
         where = parse_data("server.address", config.server.address)
-        machine.refuse_too_large(config)
+        machine.checked_footprint(config)
         self.engine = Engine(config)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, min(65535, int(self._context.get(zmq.SOCKET_LIMIT))))

@@ -6,10 +6,11 @@ import time
 
 import numpy as np
 import pytest
+import zmq
 from memsvc_client import Actor, PriorityError, SchemaError, WindowFull
 from memsvc_client.outlet import AllOutlet, CacheOutlet
 from memsvc_client.pulse import Pulse
-from memsvc_client.window import Window
+from memsvc_client.window import MOST_MESSAGES, Window
 from serving import CACHES, KINDS, UNION, background, serve, until
 
 
@@ -328,6 +329,18 @@ def test_window():
     window.settle(4)
     assert window.settled(2)
     assert (window.bytes, window.acknowledged, len(window)) == (40, 560, 1)
+
+
+def test_many_small_pushes_without_an_acknowledgement_are_never_dropped_by_the_socket():
+    window = Window(1 << 30)
+    for seq in range(1, MOST_MESSAGES + 1):
+        assert window.has_room(1000)
+        window.sent(seq, 1000)
+    assert not window.has_room(1000)
+    window.settle(1)
+    assert window.has_room(1000)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        assert socket.getsockopt(zmq.SNDHWM) >= 2 * MOST_MESSAGES
 
 
 def test_pulse():

@@ -170,6 +170,40 @@ def test_check_refuses_what_the_machine_does_not_have(folder: Path) -> None:
     assert "exceeds" in done.stderr
 
 
+def test_check_refuses_a_memory_that_serve_refuses(folder: Path) -> None:
+    small = {"MEMSVC_SERVER_MEMORY": "1000"}
+    assert run("serve", cwd=folder, env=small).returncode == 2
+    done = run("check", cwd=folder, env=small)
+    assert done.returncode == 1
+    least = int(done.stderr.split("at least ")[1].split(" ")[0].replace(",", ""))
+    assert run("check", cwd=folder, env={"MEMSVC_SERVER_MEMORY": str(least)}).returncode == 0
+
+
+def test_an_ipc_path_does_not_delete_the_file_that_lies_there(folder: Path) -> None:
+    precious = folder / "precious"
+    precious.write_text("data")
+    done = run("serve", "--address", f"ipc://{precious}", cwd=folder)
+    assert done.returncode == 2
+    assert "is no socket" in done.stderr
+    assert precious.read_text() == "data"
+
+
+def test_a_ready_file_that_cannot_be_written_is_a_sentence(folder: Path) -> None:
+    done = run("serve", "--ready-file", str(folder / "missing" / "ready.json"), cwd=folder)
+    assert done.returncode == 1
+    assert "memsvc: --ready-file: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_sigterm_to_a_stopped_daemon_ends_it_when_it_goes_on(folder: Path) -> None:
+    with serving(folder) as (process, _):
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        process.terminate()
+        process.send_signal(signal.SIGCONT)
+        assert process.wait(2) == 0
+
+
 def test_stats_of_nobody_is_a_sentence_and_status_1(folder: Path) -> None:
     done = run("stats", "tcp://127.0.0.1:9", "--timeout", "0.2", cwd=folder)
     assert done.returncode == 1

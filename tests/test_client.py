@@ -12,7 +12,8 @@ import time
 
 import numpy as np
 import pytest
-from memsvc_client import Actor, Closed, ConfigError, Learner, UnknownTable, Unreachable, UsedAfterFork, ZmqEndpoint
+from memsvc_client import Actor, Closed, ConfigError, Learner, UnknownTable, Unreachable, UsedAfterFork, WindowFull, ZmqEndpoint
+from memsvc_client.welcome import hello_message
 from serving import CACHES, KINDS, UNION, background, config, serve, until
 
 import memsvc
@@ -335,6 +336,65 @@ def test_a_server_that_restarts(table, tmp_path, caplog):
         learner.close()
 
 
+def test_publish_goes_on_over_a_restart(tmp_path, monkeypatch):
+    monkeypatch.setattr("memsvc_client.conversation.SILENT_S", 0.3)
+    address = f"ipc://{tmp_path}/s"
+    with memsvc.Server(config(address)):
+        learner = Learner(address, timeout=10)
+    published = background(lambda: learner.publish({"w": np.zeros(1)}, timeout=20))
+    until(lambda: learner._talk._answers)  # it is on its way to nobody
+    with memsvc.Server(config(address)) as server:
+        assert published(15) == 1
+        assert server.stats()["parameters"]["default"]["version"] == 1
+        learner.close()
+
+
+def test_sample_goes_on_after_a_restart_when_unsent_priorities_fill_the_queue(tmp_path, monkeypatch):
+    monkeypatch.setattr("memsvc_client.conversation.SILENT_S", 0.3)
+    address = f"ipc://{tmp_path}/s"
+    with memsvc.Server(config(address)):
+        learner = Learner(address, timeout=0.2, batch_size=4)
+    keys = np.arange(4, dtype=np.uint64)
+
+    def update_many():
+        for _ in range(100_000):
+            learner.update_priorities(keys, np.ones(4))
+
+    with pytest.raises(WindowFull):
+        update_many()
+    with memsvc.Server(config(address)), Actor(address, timeout=10) as actor:
+        fill(actor, 20)
+        assert learner.sample(timeout=15).population == 20
+        learner.close()
+
+
+def test_only_the_answer_to_the_last_hello_moves_a_learner(tmp_path):
+    # A server that was stopped answers the HELLOs of that time later; if it dies then, those answers name a draw address that is dead.
+    with serve("local", tmp_path) as made, made.learner() as learner:
+        talk = learner._talk
+        draw = talk.draw
+        talk._hello_seq = 101
+        talk._greeted = time.monotonic()
+        talk.door.send(hello_message(100, "learner", learner.name))
+        talk.listen(0)
+        assert talk.draw is draw
+        talk.door.send(hello_message(101, "learner", learner.name))
+        talk.listen(0)
+        assert talk.draw is not draw
+
+
+def test_a_restart_is_no_malformed_message(tmp_path, caplog):
+    address = f"ipc://{tmp_path}/s"
+    with memsvc.Server(config(address)):
+        actor = Actor(address, timeout=10)
+    with memsvc.Server(config(address)) as server:
+        fill(actor, 20)  # what was in flight to the old server is gone with it
+        assert [peer["name"] for peer in server.stats()["peers"]] == [actor.name]
+        actor.close()
+        assert server.stats()["counts"]["malformed"] == 0
+        assert not any("dropped a message" in record.message for record in caplog.records)
+
+
 def test_another_schema_after_a_restart(tmp_path):
     address = f"ipc://{tmp_path}/s"
     with memsvc.Server(config(address)):
@@ -393,3 +453,10 @@ def test_threads_share_an_actor_and_a_learner(served):
         actor.flush(10)
         assert served.table()["items"] == 800
         until(lambda: learner.stats()["applied"] + learner.stats()["stale"] == 3 * 50 * 8)
+
+
+@pytest.mark.parametrize("address", ["replay:7700", "tcp://replay", "tcp://replay:0", "tcp://replay:65536", "http://replay:80", None, 7700])
+def test_what_is_no_address_is_refused_at_once(address):
+    for client in (Actor, Learner):
+        with pytest.raises(ConfigError, match="address"):
+            client(address, timeout=5)

@@ -160,7 +160,7 @@ def test_what_are_no_priorities(served):
 
 
 def test_settings_that_are_none(served):
-    for settings in ({"batch_size": 0}, {"prefetch": -1}, {"prefetch": 99}):
+    for settings in ({"batch_size": 0}, {"batch_size": 7.5}, {"batch_size": "8"}, {"prefetch": -1}, {"prefetch": 99}):
         with pytest.raises(ConfigError, match=next(iter(settings))):
             served.learner(**settings)
 

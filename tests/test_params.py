@@ -57,6 +57,11 @@ def test_what_cannot_be_published_names_the_array(value):
         encode({"layer/w": value})
 
 
+def test_what_is_no_dictionary_is_said_so():
+    with pytest.raises(SchemaError, match="dictionary"):
+        encode(np.zeros(3))  # type: ignore[arg-type]
+
+
 def test_arrays_of_other_frameworks():
     class Foreign:
         """Offers dlpack alone, as a framework without numpy would."""

@@ -6,6 +6,7 @@ network and its loss: a batch is a mapping of names to numpy arrays, and publish
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import sys
 
@@ -45,4 +46,5 @@ def main(address: str = "tcp://127.0.0.1:7700", updates: str = "10000") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it like the last update
+        main(*sys.argv[1:])
