@@ -15,6 +15,10 @@ inline void move_bytes(uint8_t* to, const uint8_t* from, size_t n) {
     std::memcpy(to, from, 4);
   } else if (n == 8) {
     std::memcpy(to, from, 8);
+  } else if (n >= 32 && n <= 128) {
+    // Whole pieces of 32, and one that ends where the field does.
+    for (size_t at = 0; at + 32 < n; at += 32) std::memcpy(to + at, from + at, 32);
+    std::memcpy(to + n - 32, from + n - 32, 32);
   } else {
     std::memcpy(to, from, n);
   }

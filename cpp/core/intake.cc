@@ -1,9 +1,9 @@
 #include "intake.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 
+#include "stream.h"
 #include "window.h"
 
 namespace memsvc {
@@ -235,7 +235,7 @@ void Intake::settle_incomplete() {
 
 void Intake::copy() const {
   const size_t stride = store_->stride();
-  for (const Copy& copy : copies_) std::memcpy(store_->row(copy.slot), view_.rows + copy.row * stride, copy.rows * stride);
+  for (const Copy& copy : copies_) copy_streaming(store_->row(copy.slot), view_.rows + copy.row * stride, copy.rows * stride);
 }
 
 void Intake::publish() {

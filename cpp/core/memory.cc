@@ -8,6 +8,7 @@
 
 #include "episodes.h"
 #include "payload.h"
+#include "stream.h"
 #include "view.h"
 
 namespace memsvc {
@@ -204,7 +205,7 @@ void Memory::State::append(size_t env, At&& at, double priority, int64_t version
   uint8_t* row = episodes.row(episodes.append(env, priority, version, &id));
   const std::vector<Field>& fields = schema.fields();
   for (size_t f = 0; f < fields.size(); ++f) {
-    if (fields[f].bytes > 0) std::memcpy(row + fields[f].offset, at(f), fields[f].bytes);
+    if (fields[f].bytes > 0) copy_streaming(row + fields[f].offset, at(f), fields[f].bytes);
   }
   ++added;
   mark(id);
