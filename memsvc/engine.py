@@ -1,6 +1,6 @@
 """What the server does with each message, without sockets: the one place where the wire's kinds get their meaning.
 
-Carriers (sockets.py, local.py) give each message of a peer to `Engine.handle` and call `Engine.tick` every few milliseconds.
+Carriers (router.py, local.py) give each message of a peer to `Engine.handle` and call `Engine.tick` every few milliseconds.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +25,7 @@ class Membership:
 
 
 @dataclass(eq=False)
-class Peer:
+class Peer(ABC):
     """One connection, as the engine sees it. Carriers derive from it and implement `send` and `in_flight`, both callable from any thread."""
 
     link: str
@@ -45,13 +46,13 @@ class Peer:
     """Held from when the core is asked for what an actor is to be told until that is sent: numbered feedback must not overtake feedback, nor a
     WELCOME what was meant for the actor before it. Taken before any other lock."""
 
+    @abstractmethod
     def send(self, message: Message, frame: Any = None) -> None:
         """Sends; never blocks, never raises. With `frame` the body stands at frame[64:] already and is not copied.
 
         A peer that cannot take it loses it.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def in_flight(self) -> int:
         """Large messages that were sent and have not left this process: batches and parameters."""
-        raise NotImplementedError
