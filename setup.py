@@ -10,8 +10,14 @@ HEADERS = sorted(glob("cpp/core/*.h") + glob("cpp/bind/*.h"))
 
 
 def outdated(obj: str, source: str) -> bool:
-    """True when the object file is older than its source or any header: objects of different layouts must never be linked together."""
-    return not os.path.exists(obj) or os.path.getmtime(obj) < max(os.path.getmtime(file) for file in [source, *HEADERS])
+    """True when the object file is older than what it is made of, as the compiler (-MMD) has noted beside it: objects of different layouts must
+    never be linked together."""
+    notes = os.path.splitext(obj)[0] + ".d"
+    if not os.path.exists(obj) or not os.path.exists(notes):
+        return True
+    with open(notes) as file:
+        parts = file.read().replace("\\\n", " ").split()[1:]
+    return any(not os.path.exists(part) or os.path.getmtime(part) > os.path.getmtime(obj) for part in [source, *parts])
 
 
 ParallelCompile("MEMSVC_BUILD_JOBS", default=2, needs_recompile=outdated).install()
@@ -22,7 +28,7 @@ core = Pybind11Extension(
     include_dirs=["cpp/core", "cpp/bind"],
     depends=HEADERS,
     cxx_std=20,
-    extra_compile_args=["-O3", "-fvisibility=hidden", "-Wall", "-Wextra"],
+    extra_compile_args=["-O3", "-fvisibility=hidden", "-MMD", "-Wall", "-Wextra"],
     extra_link_args=["-pthread"],
 )
 
