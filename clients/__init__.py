@@ -20,6 +20,7 @@ from .actor import Actor
 from .batch import Batch
 from .learner import Learner
 from .link import Endpoint, Link, ZmqEndpoint
+from .mixing import mixed_priorities
 from .params import Params
 from .pusher import Unsent
 
@@ -45,4 +46,5 @@ __all__ = [
     "UsedAfterFork",
     "WindowFull",
     "ZmqEndpoint",
+    "mixed_priorities",
 ]

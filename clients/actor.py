@@ -18,6 +18,7 @@ from .follower import Follower
 from .link import Endpoint, endpoint_of
 from .params import Params
 from .pusher import Pusher, Unsent
+from .topics import checked
 from .welcome import greet, hello_message, unique_name
 
 
@@ -26,8 +27,9 @@ class Actor:
 
     Schema and table settings come from the server. `name`: a new actor of the same name replaces its predecessor; default: host, pid and a counter.
     `envs`: environments, each a stream of its own. `timeout`: seconds for the handshake here (Unreachable), and the longest that `add` waits for room
-    (WindowFull). `window_bytes`: most that is sent without an acknowledgement; `message_bytes`: size of a full message; `topic`: of the parameters it
-    follows. `seed`: of the draws, by default from the system.
+    (WindowFull). `window_bytes`: most that is sent without an acknowledgement; `message_bytes`: size of a full message; `topic`: of the parameters
+    that choose its actions (`params` can follow others too): by its newest version the staleness of this actor's steps is judged (DEFINITIONS 10).
+    `seed`: of the draws, by default from the system.
 
     Threads may share an actor. After a fork every call in the child but `close` raises UsedAfterFork: make a new one there. A pickled actor is its
     address and settings; unpickling connects at once, under a name of its own.
@@ -57,7 +59,8 @@ class Actor:
         self._unsent: Unsent | None = None
         link = self._endpoint.connect("door")
         try:
-            welcome = greet(link, hello_message(1, "actor", self.name, envs), timeout, str(self._endpoint))
+            welcome = greet(link, hello_message(1, "actor", self.name, envs, topic=checked(topic)), timeout, str(self._endpoint))
+            self._weighted = any(settings["actor"].get("episode_weights") for settings in welcome.tables)
             memory = Memory(welcome.schema, welcome.specs, welcome.streams, int.from_bytes(os.urandom(8), "little") if seed is None else seed)
         except BaseException:
             link.close()
@@ -91,8 +94,12 @@ class Actor:
         copied here.
 
         `priority` is that of the item which begins at this step (priority.source = "given"). `version`: of the parameters that chose the action, by
-        default the one last returned by `params`. Raises SchemaError, PriorityError, WindowFull (after the actor's timeout), Closed; a refused step
-        changes nothing. Costs a few microseconds; waits only while the memory is full of steps that the server has not taken (`select = "all"`).
+        default the one of the actor's own topic that was last returned by `params`; -1 before the first. Raises SchemaError, PriorityError,
+        WindowFull (after the actor's timeout), Closed; a refused step changes nothing.
+
+        Costs a few microseconds. Waits only while the memory is full of steps that the server has not taken (`select = "all"`), while actors are
+        further ahead of the learners than the rate limiter lets them (DEFINITIONS 9), or while a full table with when_full = "block" has no room:
+        WindowFull then tells `table`, `ahead` (items by which actors are ahead) and `setting`.
         """
         try:
             self._memory.add(env, step, priority, self._version if version is None else version)
@@ -120,7 +127,8 @@ class Actor:
 
         `env`: ids of the n environments, default 0 .. n-1. `active` (bool[n]): rows that are False are left out (Gymnasium's next-step autoreset
         gives one after each end). `final`: arrays [n, ...] with the final observation (and value) of the rows that are done; other rows are not read.
-        `priority`: float64[n]. Errors as in `add`; all rows are checked before the first is stored.
+        `priority`: float64[n]. Errors and waiting as in `add`; all rows are checked before the first is stored, and one call may add its n steps
+        where one is allowed. An episode with a weight of its own ends by `end_episode`.
         """
         arguments = (
             _integers("env", env),
@@ -140,37 +148,48 @@ class Actor:
         self._pusher.count += len(next(iter(step.values()))) - 1
         self._pusher.ended()
 
-    def end_episode(self, terminated: bool, env: int = 0, final: Mapping[str, Any] | None = None) -> None:
+    def end_episode(self, terminated: bool, env: int = 0, final: Mapping[str, Any] | None = None, weight: float = 1.0) -> None:
         """Ends the episode of `env`: terminated, else truncated (DEFINITIONS 1). `final`: the fields known of the observation after the last step.
 
         A truncated episode needs those that are used (`next`, and `value` for returns): SchemaError says which. An episode without a step: nothing
-        happens.
+        happens. Never waits.
+
+        `weight`: g >= 0, for tables with actor.episode_weights (ConfigError where there is none). An item that begins at step t of the episode, and
+        has been drawn n times, is drawn in proportion to w = g * kappa^t * decay^n * p^alpha, with kappa = actor.step_discount, decay =
+        priority.decay, p its priority and alpha = priority.exponent. Until its end an episode has g = 1.
         """
-        self._memory.end(env, bool(terminated), final)
+        if weight != 1.0 and not self._weighted:
+            raise ConfigError(f"weight = {weight!r}: no table has actor.episode_weights = true; set it there, or leave the weight out", weight=weight)
+        self._memory.end(env, bool(terminated), final, weight)
         self._pusher.ended()
 
     def flush(self, timeout: float = 30.0) -> None:
         """Waits until the server has acknowledged everything that is final (`select = "all"`), and the current totals of tables with caches.
 
-        Raises Unreachable, Closed. What is not final yet (the last n-1 steps of an unfinished episode) is sent when it is.
+        Raises Unreachable, Closed, and WindowFull where a table with when_full = "block" has had no room for it. What is not final yet (the last n-1
+        steps of an unfinished episode) is sent when it is.
         """
         self._pusher.flush(timeout)
 
-    def params(self, timeout: float = 10.0) -> Params | None:
-        """The newest published parameters, or None at once when nothing is newer than what was last returned (to any thread).
+    def params(self, timeout: float = 10.0, topic: str | None = None) -> Params | None:
+        """The newest parameters published on `topic`, or None at once when nothing is newer than what was last returned of it (to any thread).
 
-        Only before the first parameters have come it waits: then NotReady (nothing published yet) or Unreachable end it. Steps added from now on
-        carry the returned version. After the first call new parameters are fetched in the background, so later calls do not wait.
+        `topic`: None is the actor's own. Others are those of further policies (self-play: "opponent"), each followed for itself. Steps added from
+        now on carry the version returned of the actor's own topic; other topics' versions never do, unless `add(..., version=v)` says so.
+
+        Only before the first parameters of a topic have come it waits: then NotReady (nothing published yet) or Unreachable end it. After the first
+        call new parameters of the topic are fetched in the background, so later calls do not wait. Raises ConfigError for what is no topic.
         """
-        blob = self._pusher.newest(timeout)
+        blob = self._pusher.newest(timeout, topic)
         if blob is None:
             return None
-        self._version = max(self._version, blob[0])
+        if topic is None or topic == self._settings["topic"]:
+            self._version = max(self._version, blob[0])
         return Follower.read(blob)
 
     def stats(self) -> dict[str, Any]:
-        """Bytes and counts of every queue: `memory` (memsvc_core.Memory.stats), `window`, `pushes` by table, `params`, `silent_s` since the server
-        was heard.
+        """Bytes and counts of every queue: `memory` (memsvc_core.Memory.stats), `window`, `pushes` by table, `params` (of the own topic),
+        `topics` (of others), `silent_s` since the server was heard.
         """
         return {"name": self.name, "memory": self._memory.stats(), **self._pusher.stats()}
 

@@ -14,9 +14,11 @@ from memsvc_proto.errors import MemsvcError, NotReady, UnknownTable, Unreachable
 from memsvc_proto.wire import Kind, Message
 from numpy.typing import NDArray
 
-from .batch import Batch, Layout
+from .batch import Layout
 from .follower import Follower
 from .link import Endpoint, Link
+from .reasons import sentence
+from .stock import Ready, Stock
 from .turn import Turn
 from .waiting import Waiting
 from .welcome import Welcome, changed, greet, hello_message, refusal
@@ -34,8 +36,7 @@ class Conversation:
     def __init__(self, endpoint: Endpoint, name: str, table: str | None, batch_size: int, topic: str, timeout: float) -> None:
         self.where = str(endpoint)
         self.counts = {"sampled": 0, "updates": 0, "applied": 0, "stale": 0, "refused": 0, "errors": 0}
-        self.ready: deque[Batch] = deque()
-        self.refused: MemsvcError | None = None  # the answer to a SAMPLE
+        self.stock = Stock()
         self.turn = Turn(self._wake, f"learner {name!r}")
         self._endpoint, self._name, self._batch_size, self._timeout = endpoint, name, batch_size, timeout
         self._seq = 1
@@ -47,17 +48,18 @@ class Conversation:
             self.table_name = str(self._welcome.tables[self.table]["name"])
             self.draw: Link = endpoint.connect("draw")
             try:
-                greet(self.draw, hello_message(1, "learner", name), max(0.1, deadline - time.monotonic()), f"the draw address of {self.where}")
+                greet(self.draw, self._draw_hello(1), max(0.1, deadline - time.monotonic()), f"the draw address of {self.where}")
             except BaseException:
                 self.draw.close()
                 raise
         except BaseException:
             self.door.close()
             raise
-        self.layout = Layout(self._welcome.specs[self.table], batch_size)
+        self.spec = self._welcome.specs[self.table]
+        self.layout = Layout(self.spec, batch_size)
         self.follower = Follower(topic)
         self.follower.restarted(self._welcome.versions)
-        self.asked: set[int] = set()
+        self._taken: deque[int] = deque()  # seqs of SAMPLEs whose batches were returned, and the server has not heard so yet
         self._answers: dict[int, Message | None] = {}  # by the seq of what is being answered
         self._why: dict[str, Any] = {}  # meta of the last WAIT
         self._heard = self._heard_draw = self._greeted = time.monotonic()
@@ -72,17 +74,35 @@ class Conversation:
         self._seq += 1
         return self._seq
 
-    def ask(self, ahead: int, timeout: float) -> None:
-        """Asks for batches until `ahead` are here or on their way."""
-        while len(self.asked) + len(self.ready) < ahead:
+    def ask(self, ahead: int, timeout: float, min_version: int | None = None) -> None:
+        """Asks for batches until `ahead` of this `min_version` are here or on their way."""
+        while self.stock.short_of(ahead, min_version):
             seq = self.next()
             # Half of a short wait, so that the server's reason comes before its end.
-            patience = round(max(0.0, min(ASK_S, timeout / 2)), 3)
+            meta: dict[str, Any] = {"timeout": round(max(0.0, min(ASK_S, timeout / 2)), 3)}
+            if min_version is not None:
+                meta["min_version"] = min_version
             try:
-                self.draw.send(Message(Kind.SAMPLE, seq, self.table, self._batch_size, meta={"timeout": patience}))
+                self.draw.send(Message(Kind.SAMPLE, seq, self.table, self._batch_size, meta=meta))
             except WindowFull:
                 return  # priorities fill the queue while the server is away: who waits for a batch finds that out, and greets it anew
-            self.asked.add(seq)
+            self.stock.asked[seq] = min_version
+
+    def returned(self, one: Ready) -> None:
+        """This batch is its caller's now. Where the table counts what was delivered, the server hears so; else it would give the items out again when
+        this learner leaves.
+        """
+        self.counts["sampled"] += 1
+        limits = self.settings["limits"]
+        if one.seq and (limits.get("max_times_sampled", 0) > 0 or limits.get("samples_per_insert", 0) > 0):
+            self._taken.append(one.seq)
+        self._tell_taken()
+
+    def _tell_taken(self) -> None:
+        with contextlib.suppress(WindowFull):  # then with the next batch, or at the end
+            while self._taken:
+                self.draw.send(Message(Kind.TAKEN, self.next(), self.table, self._taken[0]))
+                self._taken.popleft()
 
     def send(self, message: Message, frame: NDArray[np.uint8] | None = None) -> None:
         """Sends over the draw link, and waits where its queue is full; WindowFull when that lasts for the learner's timeout."""
@@ -98,6 +118,17 @@ class Conversation:
                 self.take(wait)
                 self.look_around(waiting)
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The table's settings, as the server last told them."""
+        return self._welcome.tables[self.table]
+
+    def configured(self, message: Message) -> dict[str, Any]:
+        """Takes a CONFIGURED or SETTINGS; returns the settings in it."""
+        if message.table < len(self._welcome.tables):
+            self._welcome.tables[message.table] = message.meta
+        return message.meta
+
     # In.
 
     def take(self, wait: float) -> None:
@@ -105,19 +136,21 @@ class Conversation:
         message = self.draw.receive(wait)
         while message is not None:
             self._heard = self._heard_draw = time.monotonic()
-            asked = message.seq in self.asked
-            self.asked.discard(message.seq)
             if message.kind is Kind.BATCH:
-                self.ready.append(self.layout.read(message))
+                self.stock.came(message.seq, self.layout.read(message))
                 return
+            asked = message.seq in self.stock.asked
+            min_version = self.stock.asked.pop(message.seq, None)
             if message.kind is Kind.WAIT:
                 self._why = message.meta
+            elif message.seq in self._answers:
+                self._other(message)
             elif message.kind is Kind.UPDATED:
                 self.counts["applied"] += message.a
                 self.counts["stale"] += message.b
                 self.counts["refused"] += memoryview(message.body).nbytes // 8
             elif message.kind is Kind.ERROR and asked:
-                self.refused = refusal(message)
+                self.stock.refused[min_version] = refusal(message)
             else:
                 self._other(message)
             message = self.draw.receive(0)
@@ -187,15 +220,9 @@ class Conversation:
 
     def reason(self) -> str:
         """Why a batch, or an answer, has not come yet."""
-        reason, have, need = self._why.get("reason"), self._why.get("have", 0), self._why.get("need", 0)
-        if reason is None or time.monotonic() - self._heard >= SILENT_S:
+        if not self._why or time.monotonic() - self._heard >= SILENT_S:
             return self._silence()
-        known = {
-            "min_items": f"table {self.table_name!r} has {have:,} of the {need:,} items that limits.min_items asks for",
-            "stock": f"table {self.table_name!r} has {have:,} draws of its actors in stock, and a batch needs {need:,}",
-            "empty": f"table {self.table_name!r} has 0 of the {need:,} items that it needs: no actor has sent one yet, or all priorities are 0",
-        }
-        return known.get(reason, f"table {self.table_name!r} cannot serve a batch: {reason} ({have:,} of {need:,})")
+        return sentence(self._why, self.settings)
 
     def no_batch(self, waiting: Waiting) -> MemsvcError:
         """The error of a sample() whose time is over."""
@@ -220,6 +247,7 @@ class Conversation:
         deadline = time.monotonic() + timeout
         if not self.turn.end(timeout):
             return False
+        self._tell_taken()
         for link in (self.draw, self.door):
             with contextlib.suppress(MemsvcError):
                 _say_bye(link, self.next(), min(deadline, time.monotonic() + timeout / 2))
@@ -234,6 +262,8 @@ class Conversation:
     def _other(self, message: Message) -> None:
         if message.seq in self._answers:
             self._answers[message.seq] = message
+        elif message.kind is Kind.SETTINGS:
+            self.configured(message)
         elif message.kind is Kind.ERROR:
             self.counts["errors"] += 1
             _log.warning("the server refused a message of learner %s: %s", self._name, message.meta.get("message"))
@@ -241,17 +271,21 @@ class Conversation:
     def _rejoin(self, welcome: Welcome) -> None:
         if not self._welcome.same_tables(welcome):
             raise changed(self.where)
-        _log.warning("learner %s has joined the server at %s anew; %d requests are made again", self._name, self.where, len(self.asked))
+        _log.warning("learner %s has joined the server at %s anew; %d requests are made again", self._name, self.where, len(self.stock.asked))
         self._welcome = welcome
         self._joined += 1
         old, self.draw = self.draw, self._endpoint.connect("draw")
         old.close()
-        self.draw.send(hello_message(self.next(), "learner", self._name, versions=self._seen()))
-        self.asked.clear()
+        self.draw.send(self._draw_hello(self.next(), self._seen()))
+        self.stock.restart()
+        self._taken.clear()
         self.follower.restarted(welcome.versions)
 
     def _seen(self) -> dict[str, int]:
-        return {self.follower.topic: max(self.follower.newest, self.follower.returned)}
+        return {self.follower.topic: self.follower.seen}
+
+    def _draw_hello(self, seq: int, versions: dict[str, int] | None = None) -> Message:
+        return hello_message(seq, "learner", self._name, versions=versions, table=self.table, batch=self._batch_size)
 
     def _silence(self) -> str:
         return f"the server at {self.where} was last heard {time.monotonic() - self._heard:.1f} s ago"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from memsvc_proto.wire import Kind, Message
 
 from .params import Params, decode
+from .waiting import SLICE_S
 
 
 class Follower:
@@ -18,6 +20,7 @@ class Follower:
         self.returned = 0  # last handed out by take()
         self.asked_at = -1.0  # when a FETCH that is not answered yet was sent; < 0: none is
         self._blob: tuple[int, Any] | None = None
+        self._asked_first = float("-inf")
 
     def notice(self, version: int) -> None:
         """A version is said to exist."""
@@ -39,6 +42,11 @@ class Follower:
         self.asked_at = -1.0
 
     @property
+    def seen(self) -> int:
+        """The newest version that this client knows of."""
+        return max(self.returned, self.held, self.newest)
+
+    @property
     def held(self) -> int:
         """Version of the blob that take() would return, 0 when there is none."""
         return self._blob[0] if self._blob else 0
@@ -48,12 +56,17 @@ class Follower:
         """Bytes of that blob."""
         return memoryview(self._blob[1]).nbytes if self._blob else 0
 
-    def fetch(self, seq: int, now: float, anyway: bool = False) -> Message | None:
-        """The FETCH to send now, or None: nothing newer exists (unless `anyway`), or one is on its way."""
-        if self.asked_at >= 0 or not (anyway or self.newest > max(self.returned, self.held)):
+    def fetch(self, next_seq: Callable[[], int], now: float) -> Message | None:
+        """The FETCH to send now, or None: nothing newer is known to exist, or one is on its way.
+
+        The first notice may come before the subscription stands, so until something was fetched it is asked for again and again; the answer "none" is
+        tiny.
+        """
+        first = not self.returned and not self.held and now - self._asked_first >= SLICE_S
+        if self.asked_at >= 0 or not (first or self.newest > max(self.returned, self.held)):
             return None
-        self.asked_at = now
-        return Message(Kind.FETCH, seq, meta={"topic": self.topic})
+        self.asked_at = self._asked_first = now
+        return Message(Kind.FETCH, next_seq(), meta={"topic": self.topic})
 
     def take(self) -> tuple[int, Any] | None:
         """(version, blob) when newer than what was last returned, else None."""

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from memsvc_proto.errors import Closed, ConfigError, PriorityError, SchemaError, UsedAfterFork
-from memsvc_proto.wire import HEADER_BYTES, Kind, Message
+from memsvc_proto.wire import HEADER_BYTES, MAX_KEYS, Kind, Message
 from numpy.typing import NDArray
 
-from .batch import Batch
+from .batch import Batch, Layout
 from .conversation import ASK_S, Conversation
 from .ended import Ended, watch
+from .given import keys_of, priorities_of
 from .link import Endpoint, endpoint_of
 from .params import Params, encode
-from .waiting import SLICE_S, Waiting
+from .waiting import Waiting
 from .welcome import unique_name
 
 MAX_PREFETCH = 8
@@ -55,7 +58,6 @@ class Learner:
         self._prefetch = prefetch if self._endpoint.ahead else 0
         self._timeout = timeout
         self._topic = topic
-        self._asked_first = 0.0
         self._closing = threading.Lock()
         self.name = unique_name("learner")
         self.batch_size = batch_size
@@ -64,28 +66,36 @@ class Learner:
         self.columns: list[tuple[str, np.dtype[Any], tuple[int, ...]]] = self._talk.layout.columns
         watch(self)
 
-    def sample(self, timeout: float | None = None) -> Batch:
+    def sample(self, timeout: float | None = None, min_version: int | None = None) -> Batch:
         """One batch, drawn by the table's rule (DEFINITIONS 7). Waits at most `timeout` seconds (default: the learner's) and logs the reason every 10
         s.
 
-        Raises NotReady (`reason` "min_items", "stock", "empty" or "unread", `have`, `need`), Unreachable, Closed. A batch that comes too late is the
-        next call's.
+        `min_version`, only where actor.select = "all": draws from the items whose version is at least that; probabilities, N and weights are those
+        among them. Asked for anew, never a batch that was prefetched without it: those are kept for later calls.
+
+        Raises NotReady (`reason`, `have`, `need`), Unreachable, Closed, ConfigError where the table's limits do not allow such a batch. The message
+        says why none came: "min_items", "stock", "empty", "few", "unread"; "limiter" (learners are ahead of the actors: samples_per_insert),
+        "stale" (all items are), "short" (all episodes are), "version" (none has min_version yet). A batch that comes too late is the next call's.
         """
         waiting = Waiting(f"sample() of table {self.table!r}", self._timeout if timeout is None else timeout)
+        if min_version is not None:
+            min_version = _version(min_version)
+        ahead = self._prefetch if min_version is None else 0
         talk: Conversation = self._talk
         while True:
             with talk.turn.patient:
                 wait = waiting.slice(talk.reason)
-                talk.ask(max(1, self._prefetch), waiting.timeout)
-                if not talk.ready:
+                talk.ask(max(1, ahead), waiting.timeout, min_version)
+                ready = talk.stock.take(min_version)
+                if ready is None:
                     talk.take(wait)
-                if talk.ready:
-                    batch = talk.ready.popleft()
-                    talk.counts["sampled"] += 1
-                    talk.ask(self._prefetch, ASK_S)
-                    return batch
+                    ready = talk.stock.take(min_version)
+                if ready is not None:
+                    talk.returned(ready)
+                    talk.ask(ahead, ASK_S, min_version)
+                    return ready.batch
                 talk.look_around(waiting)
-                refused, talk.refused = talk.refused, None
+                refused = talk.stock.refused.pop(min_version, None)
             if refused is not None:
                 raise refused
             if wait <= 0:
@@ -109,11 +119,8 @@ class Learner:
         dtypes, and PriorityError (`.keys`) for NaN, infinite or negative priorities, after the others have been sent. Waits only while nothing can be
         sent (WindowFull).
         """
-        keys, values = _keys(keys), _priorities(priorities)
-        if keys.shape != values.shape or keys.ndim != 1:
-            raise SchemaError(
-                f"priorities: shape {list(values.shape)} for keys of shape {list(keys.shape)}; expected one for each key, both one-dimensional"
-            )
+        keys = keys_of(keys)
+        values = priorities_of(priorities, keys)
         bad: NDArray[np.uint64] | None = None
         if len(values) and not (values.min() >= 0 and values.max() < np.inf):
             good = np.isfinite(values) & (values >= 0)
@@ -132,6 +139,46 @@ class Learner:
             shown = ", ".join(str(int(key)) for key in bad[:8]) + (", ..." if len(bad) > 8 else "")
             total = len(bad) + len(keys)
             raise PriorityError(f"{len(bad)} of {total} priorities are NaN, infinite or negative; only the others were sent. Keys: {shown}", keys=bad)
+
+    def get(self, keys: Any, timeout: float = 10.0) -> Batch:
+        """The items `keys` (u64[n], at most 65,536) that the server holds, in the order asked for; `batch.keys` says which those are. They do not
+        count as sampled.
+
+        Items that are gone, or of which a table with caches holds no payload, are left out: the batch may be empty. Raises SchemaError, Unreachable,
+        and NotReady where too many batches are on their way to this learner.
+        """
+        talk: Conversation = self._talk
+        message = talk.answer(self._by_key(Kind.GET, keys), talk.take, Waiting("get()", timeout))
+        return Layout(talk.spec, message.a).read(message)
+
+    def delete(self, keys: Any, timeout: float = 10.0) -> tuple[int, int]:
+        """Removes the items `keys` (u64[n], at most 65,536) from the table. Returns (deleted, not there). Raises SchemaError, Unreachable.
+
+        Of caches, whose items live in the actors' memories, the priority becomes 0, there too: they are not drawn again, unless a learner gives them
+        another priority.
+        """
+        talk: Conversation = self._talk
+        message = talk.answer(self._by_key(Kind.DELETE, keys), talk.take, Waiting("delete()", timeout))
+        return message.a, message.b
+
+    def configure(self, settings: Mapping[str, Any], timeout: float = 10.0) -> dict[str, Any]:
+        """Changes settings of the table while everything runs, for all of its clients, as in `configure({"priority.exponent": 0.5})`. Returns the
+        table's settings, normalised, with every key. All of them change or, at an error, none.
+
+        Keys are paths inside [[table]]: priority.exponent, importance.beta, item.gamma, returns.gamma, returns.lambda, limits.samples_per_insert,
+        limits.tolerance, limits.max_staleness, limits.min_items. Exponent: at once where actor.select = "all", for caches from each actor's next
+        report on. Gamma and lambda: for items made from then on. Beta: with the next batch drawn; prefetched ones were drawn before. ConfigError for
+        what cannot change, and for values that are wrong; Unreachable.
+        """
+        talk: Conversation = self._talk
+        meta = {str(path): _plain(path, value) for path, value in settings.items()}
+
+        def send(seq: int) -> None:
+            talk.send(Message(Kind.CONFIGURE, seq, talk.table, meta=meta))
+
+        message = talk.answer(send, talk.take, Waiting("configure()", timeout))
+        with talk.turn:
+            return copy.deepcopy(talk.configured(message))
 
     def publish(self, params: Mapping[str, Any], topic: str | None = None, timeout: float = 30.0) -> int:
         """Publishes a dictionary of arrays (params.py says which) as the newest of `topic`; returns its version, which only grows.
@@ -166,12 +213,8 @@ class Learner:
                 blob = follower.take()
                 if blob is not None:
                     return follower.read(blob)
-                now = time.monotonic()
-                # Before the first publication its notice may be missed (the subscription may be younger), so it is asked for; the answer "none" is
-                # tiny.
-                fetch = follower.fetch(talk.next(), now, anyway=not follower.returned and now - self._asked_first >= SLICE_S)
+                fetch = follower.fetch(talk.next, time.monotonic())
                 if fetch is not None:
-                    self._asked_first = now
                     talk.door.send(fetch)
                 if follower.returned and follower.asked_at < 0:
                     return None
@@ -192,9 +235,9 @@ class Learner:
             return {
                 "name": self.name,
                 "table": self.table,
-                "ready": len(talk.ready),
-                "ready_bytes": len(talk.ready) * talk.layout.bytes,
-                "asked": len(talk.asked),
+                "ready": len(talk.stock.ready),
+                "ready_bytes": len(talk.stock.ready) * talk.layout.bytes,
+                "asked": len(talk.stock.asked),
                 **talk.counts,
                 "params": {"version": talk.follower.returned, "newest": talk.follower.newest, "held_bytes": talk.follower.held_bytes},
                 "malformed": sum(getattr(link, "malformed", 0) for link in (talk.door, talk.draw)),
@@ -224,6 +267,17 @@ class Learner:
     def __reduce__(self) -> Any:
         return _reconnect, (self._endpoint, self._settings)
 
+    def _by_key(self, kind: Kind, keys: Any) -> Callable[[int], None]:
+        talk: Conversation = self._talk
+        wanted = keys_of(keys)
+        if len(wanted) > MAX_KEYS:
+            raise SchemaError(f"keys: {len(wanted):,} in one call, the most is {MAX_KEYS:,}: ask in parts", field="keys")
+
+        def send(seq: int) -> None:
+            talk.send(Message(kind, seq, talk.table, b=len(wanted), body=wanted.tobytes()))
+
+        return send
+
     def _forked(self) -> None:
         self._talk = Ended(UsedAfterFork, f"learner {self.name!r} was made in the parent process: make a new one in the child", self._talk)
         self._closing = threading.Lock()  # a thread of the parent may hold the old one
@@ -233,24 +287,17 @@ def _reconnect(endpoint: Endpoint, settings: dict[str, Any]) -> Learner:
     return Learner(endpoint, **settings)
 
 
-def _keys(value: Any) -> NDArray[np.uint64]:
-    keys = _array("keys", value)
-    if not keys.size:
-        return keys.astype(np.uint64)
-    if keys.dtype not in (np.uint64, np.int64):
-        raise SchemaError(f"keys: expected uint64 (batch.keys), or int64 with the same bits, got {keys.dtype}", field="keys")
-    return keys.view(np.uint64)
+def _version(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not -1 <= value < 1 << 62:
+        raise ConfigError(f"min_version: expected a version, an integer >= -1, got {value!r}")
+    return int(value)
 
 
-def _priorities(value: Any) -> NDArray[np.float64]:
-    values = _array("priorities", value)
-    if values.dtype.kind not in "biuf":
-        raise SchemaError(f"priorities: expected real numbers, got {values.dtype}", field="priorities")
-    return values.astype(np.float64, copy=False)
-
-
-def _array(name: str, value: Any) -> NDArray[Any]:
+def _plain(path: Any, value: Any) -> Any:
+    # What numpy computed, as the plain numbers of a settings file.
+    plain = value.tolist() if isinstance(value, (np.generic, np.ndarray)) else list(value) if isinstance(value, tuple) else value
     try:
-        return np.asarray(value)
-    except Exception as error:
-        raise SchemaError(f"{name}: {type(value).__name__} is no array for numpy: {error}", field=name) from error
+        json.dumps(plain, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{path}: expected a number, a string or a list, got {value!r:.60} ({error})", path=str(path)) from None
+    return plain

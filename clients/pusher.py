@@ -1,4 +1,4 @@
-"""The thread behind an Actor: it owns the door link and carries pushes, acknowledgements, feedback and parameters."""
+"""The thread behind an Actor: it owns the door link, sends what is due, and listens (arrivals.py)."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
 from memsvc_core import Memory
 from memsvc_proto.errors import Closed, MemsvcError, WindowFull
 from memsvc_proto.wire import Kind, Message
 
-from .desk import Desk
-from .follower import Follower
+from .arrivals import Arrivals
+from .caches import CacheOutlet
 from .link import Link
-from .outlet import Outlet, make_outlet
+from .outlet import Outlet
 from .pulse import PING_S
+from .union import AllOutlet
 from .waiting import SLICE_S
-from .welcome import Welcome, changed, hello_message, refusal
-from .window import Window
+from .welcome import Welcome
 
 _NEVER = 1 << 62
 _BURST = 64  # messages handled before the next look at what is due
@@ -38,7 +37,7 @@ class Unsent(NamedTuple):
     bytes: int
 
 
-class Pusher(Desk):
+class Pusher(Arrivals):
     """Runs from construction to `close`. Every public method may be called by any thread.
 
     `count` and `due` are plain numbers: adders raise the one and compare it with the other, so that the thread is woken only when there is work.
@@ -59,27 +58,24 @@ class Pusher(Desk):
         message_bytes: int,
         on_failure: Callable[[MemsvcError], None],
     ) -> None:
-        follower = Follower(topic)
-        follower.restarted(welcome.versions)
-        super().__init__(link, name, where, Window(window_bytes), follower)
-        self.count = 0
-        self.due = 1
-        self._memory, self._welcome, self._envs = memory, welcome, envs
-        self._message_bytes = message_bytes
-        self._on_failure = on_failure
-        self._outlets: list[Outlet] = [
+        outlets = [
             make_outlet(i, settings, memory, message_bytes, welcome.schema.row_stride, spec.item_bytes)
             for i, (settings, spec) in enumerate(zip(welcome.tables, welcome.specs, strict=True))
         ]
+        super().__init__(link, memory, welcome, outlets, name, envs, where, topic, window_bytes)
+        self.count = 0
+        self.due = 1
+        self._message_bytes = message_bytes
+        self._on_failure = on_failure
         self._ends = itertools.count(1)
         self._end = 0
         self._pid = os.getpid()
         # The thread's own:
-        self._seq = self._hello_seq = 1
+        self._seq = 1
         self._flush_seq = 0
-        self._asked_first = 0.0
         self._last_count = -1
-        self._complained: set[str] = set()
+        for outlet in outlets:
+            outlet.gate.block(outlet.blocked, outlet.places)
         self._thread = threading.Thread(target=self._run, name=f"memsvc-pusher-{name}", daemon=True)
         self._thread.start()
 
@@ -98,13 +94,15 @@ class Pusher(Desk):
             self.wake()
 
     def stats(self) -> dict[str, Any]:
-        """Bytes and counts of the window and of the parameters in hand."""
+        """Bytes and counts of the window and of the parameters in hand; `params` are the own topic's, `topics` the others'."""
         with self._changed:
+            topics = self._topics.stats()
             return {
                 "window": {"bytes": self._window.bytes, "limit_bytes": self._window.limit_bytes, "messages": len(self._window)},
                 "acknowledged_bytes": self._window.acknowledged,
                 "pushes": [outlet.pushed for outlet in self._outlets],
-                "params": {"version": self._follower.returned, "newest": self._follower.newest, "held_bytes": self._follower.held_bytes},
+                "params": topics.pop(self._topics.own.topic),
+                "topics": topics,
                 "silent_s": time.monotonic() - self._pulse.heard,
                 "malformed": getattr(self._link, "malformed", 0),
             }
@@ -181,9 +179,12 @@ class Pusher(Desk):
                     outlet.flushing = True
         wait, left = PING_S, _NEVER
         for outlet in self._outlets:
-            outlet.mark = added + self._end
+            outlet.mark, outlet.gate.awaited = added + self._end, self._adders > 0
             wait = min(wait, self._drain(outlet, now, added), outlet.linger_s if active else PING_S)
             left = min(left, outlet.steps_left(added))
+            if outlet.gate.block(outlet.blocked, outlet.places):
+                with self._changed:
+                    self._changed.notify_all()
         self._finish_flush()
         with contextlib.suppress(WindowFull):
             self._fetch(now)
@@ -202,7 +203,7 @@ class Pusher(Desk):
             if frame is None:
                 continue
             seq = self._next()
-            message = Message(Kind.PUSH, seq, outlet.table, outlet.sent(seq, frame), body=frame[64:])
+            message = Message(Kind.PUSH, seq, outlet.table, outlet.sent(seq, frame, now), body=frame[64:])
             try:
                 self._link.send(message, frame)
             except WindowFull:
@@ -223,16 +224,17 @@ class Pusher(Desk):
                 self._changed.notify_all()
 
     def _fetch(self, now: float) -> None:
-        with self._changed:
-            if not self._follows or self._pulse.lost:
+        while not self._pulse.lost:
+            with self._changed:
+                fetch = self._topics.fetch(self._next, now)
+            if fetch is None:
                 return
-            # The first notice may come before the subscription stands, so until something was fetched it is asked for; the answer "none" is tiny.
-            first = not self._follower.returned and not self._follower.held
-            fetch = self._follower.fetch(self._seq + 1, now, anyway=first and now - self._asked_first >= SLICE_S)
-        if fetch is not None:
-            self._asked_first = now
-            self._next()
-            self._link.send(fetch)
+            try:
+                self._link.send(fetch)
+            except WindowFull:
+                with self._changed:
+                    self._topics.unsent(fetch)
+                return
 
     def _listen(self, now: float) -> None:
         if self._pulse.just_lost(now):
@@ -242,89 +244,9 @@ class Pusher(Desk):
         elif self._pulse.ping_due(now):
             self._link.send(Message(Kind.PING, self._next()))
 
-    def _hello(self, now: float) -> None:
-        self._pulse.greet(now)
-        versions = {self._follower.topic: max(self._follower.returned, self._follower.held, self._follower.newest)}
-        self._hello_seq = self._next()
-        self._link.send(hello_message(self._hello_seq, "actor", self._name, self._envs, versions, self._welcome.epoch))
 
-    # What arrives.
-
-    def _handle(self, message: Message) -> None:
-        now = time.monotonic()
-        self._pulse.hear(now)
-        if message.kind is Kind.ACK:
-            self._acknowledge(message, now)
-        elif message.kind is Kind.FEEDBACK:
-            self._feed(message)
-        elif message.kind in (Kind.NOTICE, Kind.PARAMS):
-            with self._changed:
-                self._follower.heard(message)
-                self._changed.notify_all()
-        elif message.kind is Kind.WELCOME and message.seq == self._hello_seq:  # of several HELLOs to a server that was away the last counts
-            self._reopen(Welcome.read(message))
-        elif message.kind is Kind.PONG:
-            if message.meta.get("member") is False and not self._pulse.greeting:
-                self._hello(now)
-        elif message.kind is Kind.ERROR:
-            self._refused(message, now)
-
-    def _acknowledge(self, message: Message, now: float) -> None:
-        body = memoryview(message.body)
-        if message.table >= len(self._outlets) or body.nbytes % 8 or message.b * 8 > body.nbytes:
-            self._complain("ack", "an acknowledgement of the server at %s is malformed and dropped", self._where)
-            return
-        with self._changed:
-            self._window.settle(message.seq)
-            self._changed.notify_all()
-        outlet = self._outlets[message.table]
-        outlet.acknowledged(message.seq, message.a, now)
-        if body.nbytes:
-            keys = np.frombuffer(body, np.uint64)
-            if len(keys) > message.b:
-                self._memory.evicted(message.table, keys[message.b :])
-            if message.b:
-                outlet.missing(keys[: message.b])
-
-    def _feed(self, message: Message) -> None:
-        body, n = memoryview(message.body), message.b
-        if message.table >= len(self._outlets) or body.nbytes != 16 * n:
-            self._complain("feedback", "priorities from the server at %s are malformed and dropped", self._where)
-            return
-        self._memory.feedback(message.table, message.a, np.frombuffer(body, np.uint64, n), np.frombuffer(body, np.float64, n, 8 * n))
-
-    def _refused(self, message: Message, now: float) -> None:
-        details = message.meta.get("details")
-        if isinstance(details, dict) and details.get("hello"):
-            if not self._pulse.greeting:
-                self._hello(now)
-            return
-        if message.meta.get("code") == Closed.code or message.seq == self._hello_seq:
-            raise refusal(message)
-        self._complain(str(message.meta.get("code")), "the server refused a message of actor %s: %s", self._name, message.meta.get("message"))
-        with self._changed:
-            self._window.settle(message.seq)
-            self._changed.notify_all()
-
-    def _reopen(self, welcome: Welcome) -> None:
-        if not self._welcome.same_tables(welcome):
-            raise changed(self._where)
-        self._pulse.greeted()
-        _log.warning(
-            "actor %s has joined the server at %s anew: %d bytes that had been acknowledged and %d in flight are gone with the old one",
-            *(self._name, self._where, self._window.acknowledged, self._window.bytes),
-        )
-        self._memory.reopen(welcome.streams)
-        for outlet in self._outlets:
-            outlet.restart()
-        with self._changed:
-            self._welcome = welcome
-            self._window.restart()
-            self._flush_started = self._flush_done  # what was flushed to the old server is not at the new one
-            self._follower.restarted(welcome.versions)
-            self._changed.notify_all()
-
-    def _complain(self, kind: str, text: str, *values: object) -> None:
-        if kind not in self._complained:
-            self._complained.add(kind)
-            _log.warning(text, *values)
+def make_outlet(table: int, settings: Mapping[str, Any], memory: Memory, message_bytes: int, row_stride: int, item_bytes: int) -> Outlet:
+    """The outlet that a table's `actor.select` needs."""
+    if settings["actor"]["select"] == "all":
+        return AllOutlet(table, settings, memory, message_bytes, row_stride + item_bytes + 40)
+    return CacheOutlet(table, settings, memory, message_bytes)

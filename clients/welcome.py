@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,12 @@ from memsvc_proto.wire import Kind, Message
 
 from .link import Link
 from .waiting import SLICE_S
+
+CHANGEABLE = (
+    *("priority.exponent", "importance.beta", "item.gamma", "returns.gamma", "returns.lambda"),
+    *("limits.samples_per_insert", "limits.tolerance", "limits.max_staleness", "limits.min_items"),
+)
+"""Settings of a table that may change while a server runs, as paths inside the table."""
 
 _numbers = itertools.count()
 
@@ -60,14 +67,28 @@ class Welcome:
             raise ProtocolError(f"a WELCOME lacks a part or has a wrong one: {error!r}") from error
 
     def same_tables(self, other: Welcome) -> bool:
-        """True when steps and batches made for one fit the other."""
-        return self.raw_schema == other.raw_schema and self.tables == other.tables
+        """True when steps and batches made for one fit the other: what may change while a server runs may differ."""
+        return self.raw_schema == other.raw_schema and list(map(_lasting, self.tables)) == list(map(_lasting, other.tables))
 
 
-def hello_message(seq: int, role: str, name: str, envs: int = 0, versions: dict[str, int] | None = None, epoch: str = "") -> Message:
-    """A HELLO; `versions` are the newest parameters seen, `epoch` the last server's."""
+def _lasting(settings: Mapping[str, Any]) -> dict[str, Any]:
+    # Of a changeable setting its kind is left: whether there is one, and of a gamma the field that it names, or how many numbers it has.
+    rest = copy.deepcopy(dict(settings))
+    for path in CHANGEABLE:
+        section, key = path.split(".")
+        group = rest.get(section)
+        if isinstance(group, dict) and key in group:
+            value = group[key]
+            group[key] = value if isinstance(value, str) else len(value) if isinstance(value, list) else 1
+    return rest
+
+
+def hello_message(
+    seq: int, role: str, name: str, envs: int = 0, versions: dict[str, int] | None = None, epoch: str = "", **also: str | int
+) -> Message:
+    """A HELLO; `versions` are the newest parameters seen, `epoch` the last server's. `also`: an actor's topic, a learner's table and batch."""
     meta = {"role": role, "name": name, "pid": os.getpid(), "host": socket.gethostname(), "envs": envs, "versions": versions or {}, "epoch": epoch}
-    return Message(Kind.HELLO, seq, meta=meta)
+    return Message(Kind.HELLO, seq, meta={**meta, **also})
 
 
 def greet(link: Link, hello: Message, timeout: float, where: str, clock: Callable[[], float] = time.monotonic) -> Welcome:

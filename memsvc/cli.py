@@ -1,4 +1,4 @@
-"""The command line: `memsvc serve`, `check`, `stats`, `demo`. Exit status 0: done; 1: it cannot be; 2: wrong arguments or configuration."""
+"""The command line: `memsvc serve`, `check`, `stats`, `set`, `demo`. Exit status 0: done; 1: it cannot be; 2: wrong arguments or configuration."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ except ImportError:
 from memsvc_proto.errors import ConfigError, MemsvcError
 
 from .config import Config
+from .explain import explained
 from .machine import checked_footprint, keep_freed_memory, memory_limit, raise_file_limit
 
 _CONFIG_ERROR = 2
@@ -77,7 +78,10 @@ def serve(file: str, ready_file: str | None, **flags: Any) -> None:
 @main.command()
 @click.argument("file", default="memsvc.toml", type=click.Path(dir_okay=False))
 def check(file: str) -> None:
-    """Check FILE; print its schema, each table's columns, the memory it takes and the ports. Status 1: it does not fit this machine."""
+    """Check FILE; print its schema, each table's columns and what its settings amount to, the memory it takes and the ports.
+
+    Status 1: it does not fit this machine.
+    """
     config = _load(file, {})
     _, specs = config.specs()
     click.echo("step")
@@ -87,6 +91,8 @@ def check(file: str) -> None:
         click.echo(f"table {table['name']} ({table['item']['kind']}, select {table['actor']['select']})")
         for name, dtype, shape in spec.columns:
             click.echo(f"  {name:<20} {dtype:<5} {list(shape)}")
+        for topic, sentence in explained(table):
+            click.echo(f"  {topic + ':':<12} {sentence}")
     server = config.server
     control = server.control_address
     click.echo(f"address    {server.address}" + (f", announced as {server.advertise}" if server.advertise else ""))
@@ -108,6 +114,27 @@ def stats(address: str, timeout: float) -> None:
     from .remote import ask_stats
 
     click.echo(json.dumps(_guarded(lambda: ask_stats(address, timeout), status=_FAILED), indent=2))
+
+
+@main.command("set")
+@click.argument("address")
+@click.argument("table")
+@click.argument("changes", nargs=-1, required=True, metavar="PATH=VALUE...")
+@click.option("--timeout", default=5.0, show_default=True, help="Seconds to wait for the answer.")
+def set_(address: str, table: str, changes: tuple[str, ...], timeout: float) -> None:
+    """Change settings of TABLE while the server at ADDRESS runs, as in `priority.exponent=0.5`: all of them or none.
+
+    Prints the table's settings as JSON. `memsvc check` lists the paths that can be changed. The file is not changed: what is to hold after a restart
+    belongs there too.
+    """
+    from .remote import change
+
+    pairs = [one.partition("=") for one in changes]
+    for path, equals, _ in pairs:
+        if not equals:
+            raise _end(f"{path}: expected PATH=VALUE, as in priority.exponent=0.5", _CONFIG_ERROR)
+    values = {path: _value(text) for path, _, text in pairs}
+    click.echo(json.dumps(_guarded(lambda: change(address, table, values, timeout), status=_FAILED), indent=2))
 
 
 @main.command()
@@ -132,6 +159,13 @@ def _load(file: str, flags: dict[str, Any]) -> Config:
         raise _end(f"{file}: there is no such file; name one, as in `memsvc serve memsvc.toml`", _CONFIG_ERROR) from None
     except (MemsvcError, OSError) as error:
         raise _end(str(error), _CONFIG_ERROR) from None
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text  # the server says what it expects there
 
 
 def _guarded(act: Callable[[], Any], status: int = _CONFIG_ERROR) -> Any:

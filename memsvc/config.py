@@ -14,6 +14,7 @@ from memsvc_proto.errors import ConfigError
 
 from . import address as addresses
 from . import rules
+from .coherence import check_coherence
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -211,6 +212,7 @@ def _tables(given: Any) -> list[dict[str, Any]]:
     tables = [rules.section(rules.TABLE)(f"table[{i}]", one) for i, one in enumerate(given)]
     for i, table in enumerate(tables):
         _check_item(f"table[{i}].item", table["item"])
+        check_coherence(f"table[{i}]", table)
         for j, other in enumerate(tables[:i]):
             if other["name"] == table["name"]:
                 raise ConfigError(f"table[{i}].name: {table['name']!r} is the name of table[{j}] already", path=f"table[{i}].name")

@@ -1,4 +1,4 @@
-"""gRPC: server info, table info, the standard health service and reflection (proto/control.proto). Imported only where control is on."""
+"""gRPC: server info, table info, changes of settings, health and reflection (proto/control.proto). Imported only where control is on."""
 
 from __future__ import annotations
 
@@ -33,6 +33,14 @@ pb_grpc: Any = control_pb2_grpc
 
 _SERVICE = "memsvc.v1.Control"
 _THREADS = 4
+_COUNTERS = (
+    *("items", "population", "min_weight", "drawn", "inserted", "evicted", "stale_updates", "refused_updates", "waiting", "starved"),
+    *("aged", "deleted", "exhausted", "put_back", "in_flight", "deliveries", "age_steps"),
+)
+_OF_ACTORS = (
+    *("name", "population", "queue", "drawn", "received", "left", "starved"),
+    *("steps", "episodes", "short_episodes", "stale", "age_steps"),
+)
 
 
 class Control:
@@ -81,10 +89,28 @@ class _Servicer:
 
     def TableInfo(self, request: Any, context: Any) -> Any:
         """See control.proto."""
+        index = self._index(request.name, context)
+        return _answered(context, lambda: self._table_info(index))
+
+    def Configure(self, request: Any, context: Any) -> Any:
+        """See control.proto."""
+        index = self._index(request.name, context)
+        return _answered(context, lambda: self._configure(index, request.settings_json))
+
+    def _index(self, name: str, context: Any) -> int:
         names = [table.name for table in self._server.engine.tables]
-        if request.name not in names:
-            context.abort(grpc.StatusCode.NOT_FOUND, f"there is no table {request.name!r}; there are: {', '.join(names)}")
-        return _answered(context, lambda: self._table_info(names.index(request.name)))
+        if name not in names:
+            context.abort(grpc.StatusCode.NOT_FOUND, f"there is no table {name!r}; there are: {', '.join(names)}")
+        return names.index(name)
+
+    def _configure(self, index: int, text: str) -> Any:
+        try:
+            changes = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f'settings_json: expected JSON such as {{"priority.exponent": 0.5}}: {error}') from None
+        engine = self._server.engine
+        engine.configure(engine.tables[index], changes)
+        return self._table_info(index)
 
     def _server_info(self) -> Any:
         from . import __version__
@@ -104,23 +130,23 @@ class _Servicer:
     def _table_info(self, index: int) -> Any:
         table = self._server.engine.tables[index]
         stats = self._server.stats()["tables"][index]
-        counters = ("items", "population", "min_weight", "drawn", "inserted", "evicted", "stale_updates", "refused_updates", "waiting")
+        limiter = stats["limiter"]
         return pb.TableInfoReply(
             name=table.name,
             settings_json=json.dumps(table.settings),
             columns=[_field(*one) for one in table.spec.columns],
             total_weight=stats["total"],
-            **{key: stats[key] for key in counters},
-            actors=[
-                pb.Source(total_weight=one["total"], **{key: one[key] for key in ("name", "population", "queue", "drawn", "received", "left")})
-                for one in stats["actors"]
-            ],
+            **{key: stats[key] for key in _COUNTERS},
+            limiter=None if limiter is None else pb.Limiter(**{key: limiter[key] for key in ("inserted", "sampled", "ahead")}),
+            actors=[pb.Source(total_weight=one["total"], **{key: one[key] for key in _OF_ACTORS}) for one in stats["actors"]],
         )
 
 
 def _answered(context: Any, make: Callable[[], Any]) -> Any:
     try:
         return make()
+    except ConfigError as error:
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
     except Exception as error:  # told to the caller, and serving goes on
         log.exception("a control request failed")
         context.abort(grpc.StatusCode.INTERNAL, f"the server failed: {type(error).__name__}: {error}")

@@ -12,7 +12,9 @@ from .parameters import MAX_TOPICS, checked_topic
 
 ROLES = ("actor", "learner", "viewer")
 MAX_ENVS = 1 << 16
+DEFAULT_TOPIC = "default"
 _MAX_VERSION = (1 << 62) - 1
+_MAX_BATCH = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,11 @@ class Hello:
     pid: int
     envs: int
     versions: dict[str, int]
+    topic: str
+    """An actor's."""
+    table: int | None
+    """A learner's on its draw link, and None elsewhere."""
+    batch: int
 
 
 def read_hello(meta: Mapping[str, Any]) -> Hello:
@@ -42,7 +49,21 @@ def read_hello(meta: Mapping[str, Any]) -> Hello:
         checked_topic(topic)
         _integer("versions", version, -1, _MAX_VERSION)
     envs = _integer("envs", meta.get("envs", 1), 1, MAX_ENVS) if role == "actor" else 1
-    return Hello(str(role), name, _text(meta, "host"), _integer("pid", meta.get("pid", 0), 0, _MAX_VERSION), envs, versions)
+    table, batch = None, 0
+    if role == "learner" and meta.get("table") is not None:
+        table = _integer("table", meta["table"], 0, _MAX_BATCH)
+        batch = _integer("batch", meta.get("batch"), 1, _MAX_BATCH)
+    return Hello(
+        role=str(role),
+        name=name,
+        host=_text(meta, "host"),
+        pid=_integer("pid", meta.get("pid", 0), 0, _MAX_VERSION),
+        envs=envs,
+        versions=versions,
+        topic=checked_topic(meta.get("topic", DEFAULT_TOPIC)),
+        table=table,
+        batch=batch,
+    )
 
 
 def _text(meta: Mapping[str, Any], key: str) -> str:

@@ -21,8 +21,9 @@ QUEUED_MESSAGES = 1024
 class LocalPeer(Peer):
     """An inbox. Notices are kept as the newest per topic, so a client that does not listen costs nothing."""
 
-    def __init__(self, link: str) -> None:
+    def __init__(self, link: str, engine: Engine) -> None:
         super().__init__(link)
+        self._engine = engine
         self.inbox: deque[Message] = deque()
         self.notices: dict[str, Message] = {}
         self.news = threading.Condition(threading.Lock())
@@ -33,6 +34,7 @@ class LocalPeer(Peer):
     def send(self, message: Message, frame: Any = None) -> None:
         """See Peer. The body is handed over as it is."""
         if len(self.inbox) >= QUEUED_MESSAGES:
+            self._engine.unsent(self, message)
             return
         self.inbox.append(message)
         if self._receivers:
@@ -41,7 +43,10 @@ class LocalPeer(Peer):
 
     def in_flight(self) -> int:
         """See Peer: answers that the client has not taken yet."""
-        return sum(1 for one in list(self.inbox) if one.kind in (Kind.BATCH, Kind.PARAMS)) if self.inbox else 0
+        return sum(1 for one in list(self.inbox) if one.kind in (Kind.BATCH, Kind.PARAMS, Kind.ITEMS)) if self.inbox else 0
+
+    def probe(self) -> None:
+        """See Peer: a plain call does not break."""
 
     def notice(self, topic: str, version: int, size: int) -> None:
         """A new version of the parameters."""
@@ -141,7 +146,7 @@ class LocalEndpoint:
 
     def connect(self, role: str) -> LocalLink:
         """A new link, "door" or "draw". Raises Closed."""
-        peer = LocalPeer(role)
+        peer = LocalPeer(role, self._engine)
         with self._lock:
             if self._closed.is_set() or self._pid != os.getpid():
                 raise Closed("the server was closed" if self._closed.is_set() else "the server lives in the parent process; connect to its address")

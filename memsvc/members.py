@@ -53,7 +53,7 @@ class Members:
         if peer.member is not None and peer.member.replaced:
             raise replaced(peer.member)  # else two clients of one name would take turns
         with self._lock:
-            number, streams = self._replay.join(member.name, envs)
+            number, streams = self._replay.join(member.name, envs, member.topic)
             before = peer.member
             if before is not None and before.role == "actor":
                 self._actors.pop(before.actor, None)
@@ -69,10 +69,25 @@ class Members:
             self._replay.leave(before.actor)
         return [int(stream) for stream in streams], namesakes
 
-    def enter(self, peer: Peer, member: Membership) -> None:
-        """A learner or viewer has said who it is."""
+    def enter(self, peer: Peer, member: Membership) -> list[Peer]:
+        """A learner or viewer has said who it is. Returns the links of this very client that the new one replaces."""
         self._leave(peer)
         peer.member = member
+        same = (member.role, member.name, member.host, member.pid)
+        return [
+            other
+            for other in self.peers()
+            if other is not peer
+            and other.link == peer.link
+            and (was := other.member) is not None
+            and member.table is not None
+            and (was.role, was.name, was.host, was.pid) == same
+        ]
+
+    def batches(self, table: int) -> set[int]:
+        """Sizes of the batches that learners of this table have announced."""
+        members = [peer.member for peer in self.peers()]
+        return {member.batch for member in members if member is not None and member.table == table}
 
     def remove(self, peer: Peer) -> bool:
         """The peer is gone; an actor's queue is used up, then its weight leaves. False when it was gone already."""

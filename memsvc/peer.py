@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any
 
-from memsvc_proto.wire import Message
+from memsvc_proto.wire import Kind, Message
 
 
 @dataclass
@@ -18,6 +18,12 @@ class Membership:
     name: str
     host: str
     pid: int
+    topic: str = "default"
+    """An actor's parameters."""
+    table: int | None = None
+    """A learner's, on its draw link."""
+    batch: int = 0
+    """Items that the learner asks for at a time."""
     actor: int = -1
     """The core's actor number; -1 for other roles."""
     replaced: bool = False
@@ -41,18 +47,24 @@ class Peer(ABC):
     """SAMPLE requests that wait at the server."""
     heard: float = 0.0
     """When the last message came."""
+    probed: float = 0.0
+    """Seconds of silence after which it was last probed."""
     gone: bool = False
     order: threading.Lock = field(default_factory=threading.Lock)
     """Held from when the core is asked for what an actor is to be told until that is sent: numbered feedback must not overtake feedback, nor a
-    WELCOME what was meant for the actor before it. Taken before any other lock."""
+    WELCOME what was meant for the actor before it. Taken before any other lock but that of a change of settings."""
 
     @abstractmethod
     def send(self, message: Message, frame: Any = None) -> None:
         """Sends; never blocks, never raises. With `frame` the body stands at frame[64:] already and is not copied.
 
-        A peer that cannot take it loses it.
+        A peer that cannot take it loses it, and the engine is told (Engine.unsent).
         """
 
     @abstractmethod
     def in_flight(self) -> int:
         """Large messages that were sent and have not left this process: batches and parameters."""
+
+    def probe(self) -> None:
+        """Sends what means nothing, which finds out whether the connection still exists; carriers whose connections cannot break do nothing."""
+        self.send(Message(Kind.PONG, meta={"member": self.member is not None}))

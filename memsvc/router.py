@@ -151,7 +151,8 @@ class Router:
         self._next_sweep = now + IDLE_S / 10
         for peer in list(self._peers.values()):
             idle = self._engine.clock() - peer.heard
-            if peer.gone or (idle > IDLE_S and (peer.member is None or peer.member.role != "actor")):
+            kept = (peer.member is not None and peer.member.role == "actor") or self._engine.owes(peer)
+            if peer.gone or (idle > IDLE_S and not kept):
                 self._forget(peer)
 
     def _receive(self) -> bool:
@@ -199,7 +200,7 @@ class Router:
             else:
                 self._socket.send(frame, zmq.NOBLOCK)
         except zmq.Again:
-            self._engine.unsent(peer)
+            self._engine.unsent(peer, message)
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
@@ -207,6 +208,7 @@ class Router:
             self._forget(peer)
         except (TypeError, ValueError):
             log.exception("%s could not be packed", message.kind.name)
+            self._engine.unsent(peer, message)
 
     def _forget(self, peer: ZmqPeer) -> None:
         self._engine.lost(peer)

@@ -106,6 +106,17 @@ def number(low: float, high: float = math.inf) -> Check:
     return check
 
 
+def positive(high: float) -> Check:
+    """A number above 0, up to `high`."""
+
+    def check(path: str, value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= high:
+            raise wrong(path, f"a number above 0, up to {high:g}", value)
+        return float(value)
+
+    return check
+
+
 def finite(path: str, value: Any) -> float:
     """Any finite number."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
@@ -234,35 +245,38 @@ TABLE: dict[str, Rule] = {
             "coefficients": Rule([1.0], several(finite, "a list of numbers, one per reward dimension")),
             "baseline": Rule("value", label),
             "eta": Rule(0.9, number(0.0, 1.0)),
+            "decay": Rule(1.0, positive(1.0)),
         }
     ),
     "actor": nested(
         {
-            "select": Rule("prioritized", choice("prioritized", "uniform", "all")),
+            "select": Rule("prioritized", choice("prioritized", "uniform", "all", "without_replacement")),
             "cache": Rule(64, integer(1, 1 << 20)),
             "every": Rule(64, integer(1)),
             "linger_ms": Rule(20, integer(0, 60_000)),
             "max_steps": Rule(100_000, integer(1)),
             "max_episodes": Rule(0, integer(0)),
+            "step_discount": Rule(1.0, positive(1.0)),
+            "episode_weights": Rule(False, boolean),
         }
     ),
-    "sampler": Rule("prioritized", choice("prioritized", "uniform", coming=("fifo", "lifo", "max", "min"))),
+    "sampler": Rule("prioritized", choice("prioritized", "uniform", "fifo", "lifo", "max", "min")),
     "importance": nested({"beta": Rule(0.4, number(0.0)), "normalize": Rule("table", choice("table", "batch", "none"))}),
     "capacity": nested(
         {
             "items": Rule(0, integer(0)),
-            "per_actor_episodes": only(0),
-            "per_actor_steps": only(0),
-            "when_full": Rule("evict", choice("evict", coming=("block",))),
+            "per_actor_episodes": Rule(0, integer(0)),
+            "per_actor_steps": Rule(0, integer(0)),
+            "when_full": Rule("evict", choice("evict", "block")),
         }
     ),
     "limits": nested(
         {
             "min_items": Rule(1, integer(1)),
-            "samples_per_insert": only(0.0),
-            "tolerance": only(0.0),
-            "max_times_sampled": only(0),
-            "max_staleness": only(-1),
+            "samples_per_insert": Rule(0.0, number(0.0)),
+            "tolerance": Rule(0.0, number(0.0)),
+            "max_times_sampled": Rule(0, integer(0, 65535)),
+            "max_staleness": Rule(-1, integer(-1)),
         }
     ),
 }

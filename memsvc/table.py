@@ -7,11 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from memsvc_proto import wire
 from memsvc_proto.errors import ConfigError, ProtocolError
 
+from .coherence import ORDERED
+from .deliveries import Deliveries
 from .demand import Demand
+from .limiter import refuse_batch
 from .peer import Peer
 from .pool import Pool
 
@@ -31,19 +33,20 @@ class Request:
     peer: Peer
     seq: int
     batch: int
+    min_version: int | None
     deadline: float
 
 
 class Table:
     """Thread-safe. Lock order: serving, then lock; the core's own locks come last. Peers are sent to under `serving`, which never blocks."""
 
-    def __init__(self, index: int, settings: dict[str, Any], spec: Any, replay: Any, pool: Pool) -> None:
+    def __init__(self, index: int, settings: dict[str, Any], spec: Any, replay: Any, pool: Pool, deliveries: Deliveries) -> None:
         self.index = index
         self.name: str = settings["name"]
-        self.settings = settings
-        self.spec = spec
+        self.configure(settings, spec)
         self._replay = replay
         self._pool = pool
+        self._deliveries = deliveries
         self._serving = threading.Lock()  # one thread at a time goes through the waiting requests
         self._lock = threading.Lock()
         self._waiting: list[Request] = []
@@ -58,19 +61,57 @@ class Table:
         """Requests that wait now."""
         return len(self._waiting)
 
-    def size_of(self, batch: int) -> int:
-        """Bytes of a frame with `batch` items, header included.
+    @property
+    def confirmed(self) -> bool:
+        """True where learners say TAKEN for each batch, since times sampled or the limiter's counts depend on it."""
+        return self._confirmed
 
-        ProtocolError for batches that no message can hold, ConfigError for those that no stock can fill.
-        """
+    @property
+    def gated(self) -> bool:
+        """True where actors may have to wait for learners."""
+        return self._gated
+
+    def configure(self, settings: dict[str, Any], spec: Any) -> None:
+        """New settings (of equal columns), and the core's form of them."""
+        limits = settings["limits"]
+        self.settings = settings
+        self.spec = spec
+        self._confirmed: bool = limits["samples_per_insert"] > 0 or limits["max_times_sampled"] > 0
+        self._gated: bool = limits["samples_per_insert"] > 0 or settings["capacity"]["when_full"] == "block"
+
+    def frame_bytes(self, items: int) -> int:
+        """Bytes of a frame with so many items, header included. ProtocolError for what no message can hold."""
+        # The one-item layout bounds the whole from below, so a hostile number is refused before anything is computed with it.
+        if not 0 < items <= MAX_BATCH_BYTES // max(1, self.spec.layout(1)[0] // 64):
+            raise ProtocolError(
+                f"a batch has at least one item and at most {MAX_BATCH_BYTES >> 30} GiB; {items} items of table {self.name!r} were asked"
+            )
+        size = wire.HEADER_BYTES + int(self.spec.layout(items)[0])
+        if size > MAX_BATCH_BYTES:
+            raise ProtocolError(
+                f"a batch has at most {MAX_BATCH_BYTES >> 30} GiB; {items} items of table {self.name!r} take {size} bytes: ask for fewer"
+            )
+        return size
+
+    def check_batch(self, batch: int) -> None:
+        """ConfigError for a batch that the settings never give: it could stop learners and actors alike (DEFINITIONS 9), or exceeds what is kept."""
+        refuse_batch(self.settings, batch)
+        items, sampler = self.settings["capacity"]["items"], self.settings["sampler"]
+        if sampler in ORDERED and 0 < items < batch:
+            raise ConfigError(
+                f"a batch of {batch:,} is never there: table {self.name!r} holds {items:,} items (capacity.items), and sampler = {sampler!r} "
+                f"gives each once a batch; sample smaller batches, or raise capacity.items",
+                have=items,
+                need=batch,
+            )
+
+    def size_of(self, batch: int) -> int:
+        """frame_bytes of a batch; ConfigError as check_batch, and for one that no stock can fill."""
+        self.check_batch(batch)
         size = self._sizes.get(batch)
         if size is not None:
             return size
-        # The one-item layout bounds the whole from below, so a hostile batch size is refused before anything is computed with it.
-        if not 0 < batch <= MAX_BATCH_BYTES // max(1, self.spec.layout(1)[0] // 64):
-            raise ProtocolError(
-                f"a batch has at least one item and at most {MAX_BATCH_BYTES >> 30} GiB; {batch} items of table {self.name!r} were asked"
-            )
+        size = self.frame_bytes(batch)
         most = self._replay.largest_batch(self.index)
         if batch > most:
             raise ConfigError(
@@ -78,11 +119,6 @@ class Table:
                 f"sample smaller batches, or give the server more memory",
                 have=most,
                 need=batch,
-            )
-        size = wire.HEADER_BYTES + int(self.spec.layout(batch)[0])
-        if size > MAX_BATCH_BYTES:
-            raise ProtocolError(
-                f"a batch has at most {MAX_BATCH_BYTES >> 30} GiB; {batch} items of table {self.name!r} take {size} bytes: ask for fewer"
             )
         if len(self._sizes) < 256:
             self._sizes[batch] = size
@@ -92,12 +128,14 @@ class Table:
         """Answers a SAMPLE with BATCH at once, or lets it wait. True when it was answered. ProtocolError: a wrong batch size, or too many waiting."""
         batch = message.a
         size = self.size_of(batch)
+        min_version = self._min_version(message.meta.get("min_version"))
         if batch > self._largest:
             self._largest = batch
             with self._lock:
                 self._demand.asked(batch)
             self.expect(now)
-        if not self._waiting and peer.in_flight() < MAX_IN_FLIGHT and self._deliver(peer, message.seq, batch, size, now):
+        request = Request(peer, message.seq, batch, min_version, now)
+        if not self._waiting and peer.in_flight() < MAX_IN_FLIGHT and self._deliver(request, size, now):
             return True
         timeout = message.meta.get("timeout", 1.0)
         if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 <= timeout <= MAX_TIMEOUT_S:
@@ -106,12 +144,16 @@ class Table:
             if peer.asking >= CREDITS:
                 raise ProtocolError(f"{peer.asking} requests of this client wait already, the most is {CREDITS}: read the answers first")
             peer.asking += 1
-            self._waiting.append(Request(peer, message.seq, batch, now + timeout))
+            request.deadline = now + timeout
+            self._waiting.append(request)
         # A push may have come between the draw that failed and the line above.
         return self.retry(now)
 
     def retry(self, now: float) -> bool:
-        """Serves waiting requests in order of arrival; a batch that cannot be filled does not hold up smaller ones. True when any was served."""
+        """Serves waiting requests in order of arrival; one that cannot be filled does not hold up smaller ones, and one with a min_version nobody.
+
+        True when any was served.
+        """
         if not self._waiting:
             return False
         served = False
@@ -120,10 +162,10 @@ class Table:
             for request in list(self._waiting):
                 if request.batch >= too_large or request.peer.in_flight() >= MAX_IN_FLIGHT:
                     continue
-                if request.peer.gone or self._deliver(request.peer, request.seq, request.batch, self.size_of(request.batch), now):
+                if request.peer.gone or self._serve(request, now):
                     self._forget(request)
                     served = True
-                else:
+                elif request.min_version is None:
                     too_large = request.batch
         return served
 
@@ -135,7 +177,7 @@ class Table:
             for request in [one for one in self._waiting if one.deadline <= now]:
                 self._forget(request)
                 flying = request.peer.in_flight()
-                reason, have, need = self._replay.why_not(self.index, request.batch)
+                reason, have, need = self._replay.why_not(self.index, request.batch, request.min_version)
                 if flying >= MAX_IN_FLIGHT:
                     reason, have, need = "unread", flying, MAX_IN_FLIGHT
                 meta = {"reason": reason, "have": int(have), "need": int(need)}
@@ -146,17 +188,6 @@ class Table:
         with self._lock:
             self._waiting = [one for one in self._waiting if one.peer is not peer]
             peer.asking = 0
-
-    def update(self, peer: Peer, message: wire.Message) -> None:
-        """Applies an UPDATE and answers UPDATED."""
-        body = memoryview(message.body).cast("B")
-        if body.nbytes != 16 * message.b:
-            raise ProtocolError(f"UPDATE announces {message.b} keys and priorities, {16 * message.b} bytes, and carries {body.nbytes}")
-        keys = np.frombuffer(body[: 8 * message.b], np.uint64)
-        priorities = np.frombuffer(body[8 * message.b :], np.float64)
-        applied, stale, refused = self._replay.update(self.index, keys, priorities)
-        refused_bytes = refused.tobytes() if len(refused) else b""
-        peer.send(wire.Message(wire.Kind.UPDATED, message.seq, self.index, a=applied, b=stale, body=refused_bytes))
 
     def expect(self, now: float) -> None:
         """Tells the core how much stock learners need; called often, acts on changes of an eighth or more."""
@@ -181,14 +212,36 @@ class Table:
                 self._waiting.remove(request)
                 request.peer.asking -= 1
 
-    def _deliver(self, peer: Peer, seq: int, batch: int, size: int, now: float) -> bool:
+    def _min_version(self, value: Any) -> int | None:
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or not -(1 << 62) < value < 1 << 62:
+            raise ProtocolError(f"SAMPLE's min_version is an integer, got {value!r:.60}")
+        if self.settings["actor"]["select"] != "all":
+            raise ConfigError(
+                f'min_version: table {self.name!r} has actor.select = {self.settings["actor"]["select"]!r}, and only with "all" the server holds the '
+                f"items that it would choose among; limits.max_staleness keeps old items out of every table"
+            )
+        return value
+
+    def _serve(self, request: Request, now: float) -> bool:
+        try:
+            size = self.size_of(request.batch)
+        except ConfigError:  # the limits were changed meanwhile: it waits for its end, when why_not tells
+            return False
+        return self._deliver(request, size, now)
+
+    def _deliver(self, request: Request, size: int, now: float) -> bool:
         frame = self._pool.take(size)
-        drawn = self._replay.draw(self.index, batch, frame, wire.HEADER_BYTES)
+        ticket = self._deliveries.ticket() if self._confirmed else 0
+        drawn = self._replay.draw(self.index, request.batch, frame, wire.HEADER_BYTES, request.min_version, ticket)
         if drawn is None:
             return False
         population, total = drawn
         with self._lock:
-            self._demand.took(batch, now)
+            self._demand.took(request.batch, now)
+        if ticket:
+            self._deliveries.sent(request.peer, self.index, request.seq, ticket)
         body = frame.data[wire.HEADER_BYTES :]
-        peer.send(wire.Message(wire.Kind.BATCH, seq, self.index, batch, population, total, body=body), frame)
+        request.peer.send(wire.Message(wire.Kind.BATCH, request.seq, self.index, request.batch, population, total, body=body), frame)
         return True

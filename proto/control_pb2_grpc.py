@@ -45,6 +45,11 @@ class ControlStub(object):
                 request_serializer=memsvc__proto_dot_control__pb2.TableInfoRequest.SerializeToString,
                 response_deserializer=memsvc__proto_dot_control__pb2.TableInfoReply.FromString,
                 _registered_method=True)
+        self.Configure = channel.unary_unary(
+                '/memsvc.v1.Control/Configure',
+                request_serializer=memsvc__proto_dot_control__pb2.ConfigureRequest.SerializeToString,
+                response_deserializer=memsvc__proto_dot_control__pb2.TableInfoReply.FromString,
+                _registered_method=True)
 
 
 class ControlServicer(object):
@@ -65,6 +70,13 @@ class ControlServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Configure(self, request, context):
+        """Changes settings of a table while it serves, all of them or none, and tells its clients.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -76,6 +88,11 @@ def add_ControlServicer_to_server(servicer, server):
             'TableInfo': grpc.unary_unary_rpc_method_handler(
                     servicer.TableInfo,
                     request_deserializer=memsvc__proto_dot_control__pb2.TableInfoRequest.FromString,
+                    response_serializer=memsvc__proto_dot_control__pb2.TableInfoReply.SerializeToString,
+            ),
+            'Configure': grpc.unary_unary_rpc_method_handler(
+                    servicer.Configure,
+                    request_deserializer=memsvc__proto_dot_control__pb2.ConfigureRequest.FromString,
                     response_serializer=memsvc__proto_dot_control__pb2.TableInfoReply.SerializeToString,
             ),
     }
@@ -133,6 +150,33 @@ class Control(object):
             target,
             '/memsvc.v1.Control/TableInfo',
             memsvc__proto_dot_control__pb2.TableInfoRequest.SerializeToString,
+            memsvc__proto_dot_control__pb2.TableInfoReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Configure(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/memsvc.v1.Control/Configure',
+            memsvc__proto_dot_control__pb2.ConfigureRequest.SerializeToString,
             memsvc__proto_dot_control__pb2.TableInfoReply.FromString,
             options,
             channel_credentials,

@@ -11,7 +11,7 @@ MemsvcError
   TimedOut             a blocking call ran out of time; also a TimeoutError
     Unreachable        the server has not answered
     NotReady           the table cannot give a batch yet (`.reason`, `.have`, `.need`)
-    WindowFull         too much is sent and not yet acknowledged
+    WindowFull         too much is sent and not yet acknowledged, or actors are too far ahead of learners (`.table`, `.ahead`, `.setting`)
   ServerError          the server failed while it handled a request
 """
 
@@ -101,7 +101,8 @@ class NotReady(TimedOut):
 
 
 class WindowFull(TimedOut):
-    """The client has sent as much as it may without an acknowledgement, and none came within the timeout."""
+    """There was no room within the timeout: as much is sent as may be without an acknowledgement, or actors are ahead of learners by as much as a
+    table's limits allow; then `table`, `ahead` (items) and `setting` (the one that holds them) tell so."""
 
     code = "window_full"
 

@@ -8,30 +8,48 @@
 A seq is the sender's own, from 1; an answer repeats the seq of what it answers. What a, b, f, table, meta and body are, by kind:
 
     door, actor or learner -> server
-      HELLO     meta {role "actor" | "learner" | "viewer", name, pid, host, envs, versions {topic: newest seen}, epoch of the last server or ""}
+      HELLO     meta {role "actor" | "learner" | "viewer", name, pid, host, envs, versions {topic: newest seen}, epoch of the last server or ""};
+                an actor adds {topic}, whose newest version its items' staleness is judged by; a learner on the draw link adds {table, batch}:
+                the number of its table and the size of its batches
       PUSH      table; body: a cache (cpp/core/cache.h); a = steps added so far
       FETCH     meta {topic}; asks for the newest parameters
       BYE       the client leaves; the server answers BYE
       PING      the server answers PONG with the same seq and meta {member}: whether it knows this client (else: say HELLO again)
       STATS     asks for STATS
+      CONFIGURE as at the draw link
     door, server -> client
       WELCOME   meta {wire, epoch, schema [[name, dtype, shape]], tables [settings], actor, streams [id], draw, params (addresses),
                 versions {topic: newest}}
-      ACK       answers PUSH, or unasked with the seq of the last PUSH seen; table; a = draws wanted beyond those queued at the server;
-                b = number of missing keys; body: u64[b] missing keys, then u64 evicted keys
+      ACK       answers PUSH, or unasked with the seq of the last PUSH seen; table; a = draws wanted beyond those queued at the server, or, where
+                capacity.when_full is "block", items that may be sent beyond those of that PUSH; b = number of missing keys; body: u64[b] missing
+                keys, then u64 evicted keys; with a rate limiter (DEFINITIONS 9) meta {allowed: items that this actor may have inserted in all,
+                ahead: items by which all actors are ahead of the learners}
       FEEDBACK  table; a = number of this feedback; b = n; body: u64[n] keys, f64[n] raw priorities
+      SETTINGS  table; meta: its normalised settings, which were changed while it runs
       PARAMS    meta {topic}; a = version (0: none yet); body: a safetensors blob
       STATS     meta: the statistics
+      CONFIGURED as at the draw link
       ERROR     meta {code, message, details}; answers the message of that seq (0: none); details {hello: true}: say HELLO again
     draw, learner -> server
-      SAMPLE    table; a = batch size; meta {timeout} (seconds the server may keep it waiting before it answers WAIT)
+      SAMPLE    table; a = batch size; meta {timeout} (seconds the server may keep it waiting before it answers WAIT), and {min_version} where only
+                items of at least that version count
+      TAKEN     table; a = seq of the SAMPLE whose batch the caller has now; no answer. Only for tables with limits.max_times_sampled or
+                limits.samples_per_insert: what was not TAKEN when the learner leaves is put back
       UPDATE    table; b = n; body: u64[n] keys, f64[n] raw priorities
+      GET       table; b = n, at most 65,536; body: u64[n] keys
+      DELETE    table; b = n, at most 65,536; body: u64[n] keys
+      CONFIGURE table; meta {path inside the table, as in "priority.exponent": value}
       PUBLISH   meta {topic}; body: a safetensors blob
       HELLO, BYE, PING, STATS as at the door
     draw, server -> learner
       BATCH     table; a = batch size, b = N, f = W; body: the columns, each at a multiple of 64 (TableSpec.layout)
-      WAIT      meta {reason, have, need}: the SAMPLE of that seq was not served in its time, and is dropped
-      UPDATED   a = applied, b = stale; body: u64 refused keys
+      WAIT      meta {reason, have, need}: the SAMPLE of that seq was not served in its time, and is dropped. What is had and needed, by reason:
+                "min_items", "stock", "empty", "few" items or draws; "unread" batches; "limiter" items inserted in all; "stale" the version of the
+                youngest item; "version" the same, for min_version; "short" episodes that have ended, and steps that an item needs
+      UPDATED   answers UPDATE: a = applied, b = stale; body: u64 refused keys. Answers DELETE: a = deleted, b = not there
+      ITEMS     answers GET: a = items found, b = N, f = W; body: the columns (TableSpec.layout of a), in the order asked
+      CONFIGURED answers CONFIGURE: table; meta: the table's normalised settings
+      SETTINGS  as at the door
       PUBLISHED a = version
     params (XPUB) -> subscribers: two frames, topic and a NOTICE frame: meta {topic}; a = version, b = bytes of the blob
 """
@@ -47,11 +65,12 @@ from typing import Any
 
 from .errors import ProtocolError
 
-VERSION = 1
+VERSION = 2
 ALIGN = 64
 HEADER_BYTES = 64
 MAX_MESSAGE_BYTES = 1 << 36  # no length beyond this is believed
 MAX_META_BYTES = 1 << 24
+MAX_KEYS = 1 << 16  # of one GET or DELETE
 
 _MAGIC = b"MSV1"
 _HEADER = struct.Struct("<4sHHQQQQdIIII")
@@ -80,6 +99,13 @@ class Kind(IntEnum):
     PING = 18
     PONG = 19
     BYE = 20
+    SETTINGS = 21
+    TAKEN = 22
+    GET = 23
+    ITEMS = 24
+    DELETE = 25
+    CONFIGURE = 26
+    CONFIGURED = 27
 
 
 @dataclass(slots=True)

@@ -26,8 +26,17 @@ DEFAULTS = {
         "initial": [],
     },
     "returns": None,
-    "priority": {"source": "max", "exponent": 0.6, "coefficients": [1.0], "baseline": "value", "eta": 0.9},
-    "actor": {"select": "prioritized", "cache": 64, "every": 64, "linger_ms": 20, "max_steps": 100_000, "max_episodes": 0},
+    "priority": {"source": "max", "exponent": 0.6, "coefficients": [1.0], "baseline": "value", "eta": 0.9, "decay": 1.0},
+    "actor": {
+        "select": "prioritized",
+        "cache": 64,
+        "every": 64,
+        "linger_ms": 20,
+        "max_steps": 100_000,
+        "max_episodes": 0,
+        "step_discount": 1.0,
+        "episode_weights": False,
+    },
     "sampler": "prioritized",
     "importance": {"beta": 0.4, "normalize": "table"},
     "capacity": {"items": 0, "per_actor_episodes": 0, "per_actor_steps": 0, "when_full": "evict"},
@@ -57,26 +66,43 @@ class Payload:
     scale: float
     applied: int
     inserted: int
+    exponent: float  # of the weights in this cache
+    newest: int  # version by which staleness was judged
+    stale: int
+    episodes: int
+    short_episodes: int
+    unsent: int
+    allowed: int
     rows: np.ndarray  # keys of the rows that travel
     items: list[tuple[int, int, float, int, int]]  # key, version, priority, span, head
+    factors: np.ndarray  # of the items; empty where the table has none
     keys: np.ndarray  # of the draws
     weights: np.ndarray
     gone: np.ndarray
     bytes: int
 
 
-def read(payload: np.ndarray, made_bytes: int) -> Payload:
+HEAD = struct.Struct("<IIQQQQdQddQQQdqQQQQQ40x")
+
+
+def factored(settings: dict) -> bool:
+    """Whether items of a table carry the factor of their weight."""
+    return settings["actor"]["episode_weights"] or settings["actor"]["step_discount"] < 1 or settings["priority"]["decay"] < 1
+
+
+def read(payload: np.ndarray, made_bytes: int, factors: bool = False) -> Payload:
     """Takes a payload apart, without the product's reader."""
     raw = payload.tobytes()
-    _, stride, rows, items, draws, gone, total, population, low, scale, applied, inserted = struct.unpack_from("<IIQQQQdQddQQ", raw)
-    at, parts = 128, []
-    for size in (8 * rows, rows * stride, 32 * items, items * made_bytes, 16 * draws, 8 * gone):
+    _, stride, rows, items, draws, gone, total, population, low, scale, applied, inserted, _, *told = HEAD.unpack_from(raw)
+    at, parts = HEAD.size, []
+    for size in (8 * rows, rows * stride, 32 * items, items * made_bytes, 8 * items * factors, 16 * draws, 8 * gone):
         parts.append(raw[at : at + size])
         at = (at + size + 63) // 64 * 64
-    drawn = np.frombuffer(parts[4], [("key", "<u8"), ("weight", "<f8")])
+    drawn = np.frombuffer(parts[5], [("key", "<u8"), ("weight", "<f8")])
     records = [struct.unpack_from("<QqdIH", parts[2], 32 * i) for i in range(items)]
-    row_keys, gone_keys = np.frombuffer(parts[0], "<u8"), np.frombuffer(parts[5], "<u8")
-    return Payload(total, population, low, scale, applied, inserted, row_keys, records, drawn["key"], drawn["weight"], gone_keys, len(raw))
+    row_keys, factor, gone_keys = np.frombuffer(parts[0], "<u8"), np.frombuffer(parts[4], "<f8"), np.frombuffer(parts[6], "<u8")
+    head = (total, population, low, scale, applied, inserted, *told)
+    return Payload(*head, row_keys, records, factor, drawn["key"], drawn["weight"], gone_keys, len(raw))
 
 
 @dataclass
@@ -209,5 +235,5 @@ class Rig:
         return self.replay.stats()["tables"][table]
 
     def read(self, payload: np.ndarray, table: int = 0) -> Payload:
-        """`read` with this table's computed bytes."""
-        return read(payload, self.specs[table].item_bytes)
+        """`read` with this table's computed bytes and factors."""
+        return read(payload, self.specs[table].item_bytes, factored(self.settings[table]))

@@ -1,4 +1,4 @@
-"""Servers for the client's tests: small, on a free port, in process or over sockets."""
+"""Servers for tests: small, on a free port, in process or over sockets; and peers of an engine that has none."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from memsvc_core import Memory, Schema, TableSpec
+from memsvc_proto.wire import Kind, Message
+
 import memsvc
+from memsvc.engine import Engine
+from memsvc.peer import Peer
 
 KINDS = ("local", "tcp", "ipc")
 STEP = {
@@ -91,3 +97,81 @@ def background(call: Callable[[], Any]) -> Callable[[float], Any]:
         return out[0]
 
     return result
+
+
+class Inbox(Peer):
+    """A peer of an engine without a carrier: it keeps what it is sent, in `got`."""
+
+    def __init__(self, engine: Engine, link: str = "draw") -> None:
+        super().__init__(link)
+        self.engine = engine
+        self.got: list[Message] = []
+        self.seq = 0
+
+    def send(self, message: Message, frame: Any = None) -> None:
+        self.got.append(message)
+
+    def in_flight(self) -> int:
+        return 0
+
+    def say(self, kind: Kind, **parts: Any) -> int:
+        """Gives the engine a message; returns its seq."""
+        self.seq += 1
+        self.engine.handle(self, Message(kind, self.seq, **parts))
+        return self.seq
+
+    def ask(self, kind: Kind, **parts: Any) -> Message:
+        """The last answer to a message."""
+        seq = self.say(kind, **parts)
+        return next(one for one in reversed(self.got) if one.seq == seq)
+
+    def of(self, *kinds: Kind) -> list[Message]:
+        """What came of these kinds."""
+        return [one for one in self.got if one.kind in kinds]
+
+    def hello(self, role: str, name: str, **more: Any) -> Message:
+        """The answer to a HELLO."""
+        return self.ask(Kind.HELLO, meta={"role": role, "name": name, "pid": 1, "host": "h", "versions": {}, "epoch": "", **more})
+
+    def sample(self, batch: int, table: int = 0, timeout: float = 30.0, **meta: Any) -> int:
+        """Asks for a batch; returns the seq."""
+        return self.say(Kind.SAMPLE, table=table, a=batch, meta={"timeout": timeout, **meta})
+
+
+class Playing(Inbox):
+    """An actor of an engine: the core's local memory, and steps whose `id` counts them."""
+
+    def __init__(self, engine: Engine, name: str, envs: int = 1, **more: Any) -> None:
+        super().__init__(engine, "door")
+        self.welcome = self.hello("actor", name, envs=envs, **more).meta
+        schema = Schema([(n, d, tuple(s)) for n, d, s in self.welcome["schema"]])
+        self.specs = [TableSpec(schema, one) for one in self.welcome["tables"]]
+        self.memory = Memory(schema, self.specs, self.welcome["streams"], 3)
+        self.steps = 0
+
+    def play(self, steps: int, priority: float | None = 1.0, version: int = -1) -> None:
+        """One finished episode."""
+        for _ in range(steps):
+            self.memory.add(0, {"id": self.steps}, priority, version)
+            self.steps += 1
+        self.memory.end(0, True, None)
+
+    def push(self, draws: int = 1 << 12, table: int = 0) -> Message:
+        """Sends what there is, as a payload; returns its ACK."""
+        payload = self.memory.draw(table, draws, 1 << 20, 0)
+        assert payload is not None
+        return self.ask(Kind.PUSH, table=table, body=payload)
+
+    def acks(self) -> list[Message]:
+        """Acknowledgements so far; forgets them."""
+        found = self.of(Kind.ACK)
+        self.got = [one for one in self.got if one.kind is not Kind.ACK]
+        return found
+
+
+def columns(spec: TableSpec, message: Message) -> dict[str, np.ndarray]:
+    """A BATCH's columns, or those of ITEMS."""
+    size, layout = spec.layout(message.a) if message.a else (0, [])
+    body = np.frombuffer(message.body, np.uint8)
+    assert body.nbytes == size
+    return {n: body[at : at + np.dtype(d).itemsize * int(np.prod(s))].view(d).reshape(s) for n, d, s, at in layout}

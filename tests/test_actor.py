@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import zmq
 from memsvc_client import Actor, PriorityError, SchemaError, WindowFull
-from memsvc_client.outlet import AllOutlet, CacheOutlet
 from memsvc_client.pulse import Pulse
 from memsvc_client.window import MOST_MESSAGES, Window
 from serving import CACHES, KINDS, UNION, background, serve, until
@@ -227,93 +226,6 @@ def test_a_blocked_add_lets_others_in(tmp_path):
 
 
 # The rules, without threads.
-
-
-class FakeMemory:
-    """Payloads of the right head, and what was asked of them."""
-
-    def __init__(self):
-        self.population, self.waiting, self.asked = 0, (0, 0), []
-
-    def draw(self, table, draws, max_bytes, head):
-        import struct
-
-        self.asked.append(draws)
-        drawn = draws if self.population else 0
-        frame = np.zeros(head + 128, np.uint8)
-        struct.pack_into("<IIQQQQdQddQQQ", frame, head, 0, 24, 0, 0, drawn, 0, 1.0, self.population, 1.0, 1.0, 0, 0, 0)
-        return frame
-
-    def unsent(self, table):
-        return self.waiting
-
-
-SETTINGS = {"actor": {"select": "prioritized", "cache": 10, "every": 50, "linger_ms": 20}}
-
-
-def test_a_cache_at_least_every_so_many_steps():
-    memory = FakeMemory()
-    outlet = CacheOutlet(0, SETTINGS, memory, 1 << 20)
-    assert outlet.due(0.0, 0) == float("inf")
-    memory.population = outlet.mark = 40
-    assert outlet.due(0.0, 40) == 0.0  # the first report
-    outlet.sent(1, outlet.payload(0.0, 40))
-    assert memory.asked == [0]
-    assert outlet.due(0.0, 40) == float("inf")
-    outlet.mark = 41
-    assert outlet.due(0.0, 41) == pytest.approx(1.0)
-    assert outlet.steps_left(41) == 9
-    outlet.mark = 50
-    assert outlet.due(0.1, 50) == 0.0
-    outlet.sent(2, outlet.payload(0.1, 50))
-    assert memory.asked == [0, 10]
-    assert outlet.due(0.1, 50) == float("inf")
-
-
-def test_demand_is_a_level():
-    memory = FakeMemory()
-    memory.population = 100
-    outlet = CacheOutlet(0, SETTINGS, memory, 1 << 20)
-    outlet.sent(1, outlet.payload(0.0, 0))
-    outlet.acknowledged(1, 25, 1.0)
-    assert outlet.due(1.0, 0) == 0.0
-    outlet.sent(2, outlet.payload(1.0, 0))
-    assert memory.asked[-1] == 25
-    assert outlet.wanted == 0
-    outlet.acknowledged(1, 30, 1.0)  # 25 of these are on their way
-    assert outlet.wanted == 5
-    assert outlet.due(1.0, 0) == pytest.approx(0.02)  # fewer than a cache: a little later, with others
-    assert outlet.due(1.02, 0) == 0.0
-    outlet.acknowledged(2, 0, 1.1)
-    assert outlet.wanted == 0
-
-
-def test_nothing_drawable_is_not_asked_again_and_again():
-    memory = FakeMemory()
-    outlet = CacheOutlet(0, SETTINGS, memory, 1 << 20)
-    outlet.sent(1, outlet.payload(0.0, 5))
-    outlet.acknowledged(1, 100, 0.0)
-    outlet.mark = 5
-    outlet.sent(2, outlet.payload(0.0, 5))
-    assert outlet.due(0.0, 5) == float("inf")
-    memory.population, outlet.mark = 1, 6
-    assert outlet.due(0.0, 6) == 0.0
-
-
-def test_everything_is_sent_in_full_messages_or_after_linger():
-    memory = FakeMemory()
-    outlet = AllOutlet(0, {"actor": {"linger_ms": 20}}, memory, 1000, 100)
-    assert outlet.due(0.0, 0) == float("inf")
-    memory.waiting = (3, 300)
-    assert outlet.due(1.0, 3) == pytest.approx(0.02)
-    assert outlet.steps_left(3) == 7
-    assert outlet.due(1.015, 3) == pytest.approx(0.005)
-    assert outlet.due(1.02, 3) == 0.0
-    memory.waiting = (12, 1200)
-    assert outlet.due(1.0, 12) == 0.0
-    memory.waiting = (1, 100)
-    outlet.flushing = True
-    assert outlet.due(1.0, 13) == 0.0
 
 
 def test_window():

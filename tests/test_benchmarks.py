@@ -44,3 +44,18 @@ def test_an_unknown_name_is_told_what_there_is(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "workloads A, B, C" in done.stderr
     assert not (tmp_path / "rows.jsonl").exists()
+
+
+def test_bytes_per_draw_fall_towards_the_key_s_sixteen(tmp_path: Path) -> None:
+    script = RUN.with_name("wire.py")
+    done = subprocess.run([sys.executable, str(script), "--quick", "--out", str(tmp_path)], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [json.loads(text) for text in (tmp_path / "wire.jsonl").read_text().splitlines()]
+    assert len({row["series"] for row in rows}) == 4
+    for series in {row["series"] for row in rows}:
+        first, last = [row for row in rows if row["series"] == series][:: sum(row["series"] == series for row in rows) - 1]
+        assert first["date"].endswith("+00:00")
+        assert first["command"].startswith("python benchmarks/wire.py --quick")
+        assert 16 <= last["bytes_per_draw"] < 24 < first["bytes_per_draw"]
+        assert last["held_items"] <= last["memories_items"]
+    assert (tmp_path / "wire.png").stat().st_size > 10_000

@@ -157,6 +157,8 @@ def test_check_prints_schema_columns_footprint_and_ports(folder: Path) -> None:
     assert ["next_obs", "|u1", "[4,", "84,", "84]"] in lines
     assert ["discount", "<f4", "[]"] in lines
     assert ["address", "tcp://127.0.0.1:0"] in lines
+    assert "  select:      prioritized: actors send caches of draws by weight; over all of them P = w / W\n" in done.stdout
+    assert "  changeable:  priority.exponent, importance.beta, item.gamma, limits.samples_per_insert" in done.stdout
     memory = next(line for line in lines if line[0] == "memory")
     taken, steps = int(memory[1]), int(memory[4])
     assert taken + (1 << 20) >= 4 << 20
@@ -204,6 +206,32 @@ def test_sigterm_to_a_stopped_daemon_ends_it_when_it_goes_on(folder: Path) -> No
         assert process.wait(2) == 0
 
 
+def test_settings_are_changed_while_it_runs(folder: Path) -> None:
+    with serving(folder) as (_, ready):
+
+        def change(*arguments: str) -> subprocess.CompletedProcess[str]:
+            return run("set", ready["address"], *arguments, cwd=folder)
+
+        done = change("replay", "limits.samples_per_insert=2", "limits.tolerance=66", "priority.exponent=0.25")
+        assert done.returncode == 0, done.stderr
+        limits = json.loads(done.stdout)["limits"]
+        assert (limits["samples_per_insert"], limits["tolerance"]) == (2.0, 66.0)
+        kept = json.loads(run("stats", ready["address"], cwd=folder).stdout)["tables"][0]
+        assert kept["settings"] == json.loads(done.stdout)
+        assert kept["limiter"]["sampled"] == 0
+        for arguments, status, message in (
+            (("replay", "limits.tolerance=1"), 1, "memsvc: limits.tolerance: expected at least 1 + samples_per_insert = 1 + 2 = 3"),
+            (("replay", "priority.exponent=high"), 1, 'memsvc: priority.exponent: expected a number >= 0, got "high"'),
+            (("replay", "item.n_step=1"), 1, "memsvc: item.n_step: cannot be changed while the server runs"),
+            (("relay", "priority.exponent=1"), 1, f"memsvc: there is no table 'relay' at {ready['address']}; there are: replay"),
+            (("replay", "priority.exponent"), 2, "memsvc: priority.exponent: expected PATH=VALUE, as in priority.exponent=0.5"),
+        ):
+            done = change(*arguments)
+            assert done.returncode == status
+            assert done.stderr.startswith(message)
+            assert done.stderr.count("\n") == 1
+
+
 def test_stats_of_nobody_is_a_sentence_and_status_1(folder: Path) -> None:
     done = run("stats", "tcp://127.0.0.1:9", "--timeout", "0.2", cwd=folder)
     assert done.returncode == 1
@@ -214,7 +242,7 @@ def test_stats_of_nobody_is_a_sentence_and_status_1(folder: Path) -> None:
 def test_help_lists_exactly_what_exists(folder: Path) -> None:
     done = run("--help", cwd=folder)
     commands = done.stdout.split("Commands:")[1].splitlines()
-    assert [line.split()[0] for line in commands if line.strip()] == ["check", "demo", "serve", "stats"]
-    for command in ("check", "demo", "serve", "stats"):
+    assert [line.split()[0] for line in commands if line.strip()] == ["check", "demo", "serve", "set", "stats"]
+    for command in ("check", "demo", "serve", "set", "stats"):
         assert run(command, "--help", cwd=folder).returncode == 0
     assert run("--version", cwd=folder).stdout.startswith("memsvc")

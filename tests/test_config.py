@@ -33,8 +33,11 @@ FULL_TABLE = {
         **{"burn_in": 0, "tail": "shift", "initial": []},
     },
     "returns": None,
-    "priority": {"source": "max", "exponent": 0.6, "coefficients": [1.0], "baseline": "value", "eta": 0.9},
-    "actor": {"select": "prioritized", "cache": 64, "every": 64, "linger_ms": 20, "max_steps": 100_000, "max_episodes": 0},
+    "priority": {"source": "max", "exponent": 0.6, "coefficients": [1.0], "baseline": "value", "eta": 0.9, "decay": 1.0},
+    "actor": {
+        **{"select": "prioritized", "cache": 64, "every": 64, "linger_ms": 20, "max_steps": 100_000, "max_episodes": 0},
+        **{"step_discount": 1.0, "episode_weights": False},
+    },
     "sampler": "prioritized",
     "importance": {"beta": 0.4, "normalize": "table"},
     "capacity": {"items": 0, "per_actor_episodes": 0, "per_actor_steps": 0, "when_full": "evict"},
@@ -117,11 +120,14 @@ def test_variables_are_checked_too() -> None:
         (table(item={"gamma": [0.9, "x"]}), 'table[0].item.gamma[1]: expected a number from 0 to 1, got "x"'),
         (table(priority={"exponent": float("nan")}), "table[0].priority.exponent: expected a number >= 0, got NaN"),
         (table(priority={"coefficients": [1.0, float("inf")]}), "table[0].priority.coefficients[1]: expected a finite number, got Infinity"),
-        (table(sampler="fifo"), 'table[0].sampler: "fifo" is not in this version'),
-        (table(capacity={"per_actor_steps": 10}), "table[0].capacity.per_actor_steps: 10 is not in this version; leave it out, or write 0"),
-        (table(capacity={"when_full": "block"}), 'table[0].capacity.when_full: "block" is not in this version'),
-        (table(limits={"samples_per_insert": 4.0}), "table[0].limits.samples_per_insert: 4.0 is not in this version"),
-        (table(limits={"max_staleness": 3}), "table[0].limits.max_staleness: 3 is not in this version"),
+        (table(sampler="filo"), 'table[0].sampler: expected "prioritized" or "uniform" or "fifo" or "lifo" or "max" or "min" (did you mean'),
+        (table(priority={"decay": 0}), "table[0].priority.decay: expected a number above 0, up to 1, got 0"),
+        (table(priority={"decay": 1.01}), "table[0].priority.decay: expected a number above 0, up to 1, got 1.01"),
+        (table(priority={"decay": float("nan")}), "table[0].priority.decay: expected a number above 0, up to 1, got NaN"),
+        (table(actor={"step_discount": -0.5}), "table[0].actor.step_discount: expected a number above 0, up to 1, got -0.5"),
+        (table(actor={"episode_weights": 1}), "table[0].actor.episode_weights: expected true or false, got 1"),
+        (table(limits={"max_staleness": -2}), "table[0].limits.max_staleness: expected an integer >= -1, got -2"),
+        (table(limits={"samples_per_insert": -1}), "table[0].limits.samples_per_insert: expected a number >= 0, got -1"),
         (minimal(server={"durability": "journal"}), 'server.durability: "journal" is not in this version'),
         (minimal(server={"keys": "dir"}), 'server.keys: "dir" is not in this version'),
         (minimal(server={"http": "127.0.0.1:1"}), 'server.http: "127.0.0.1:1" is not in this version'),
@@ -175,6 +181,80 @@ def test_names_that_the_kind_makes_are_refused_and_others_are_not(item: dict[str
         if name.isidentifier():
             config = Config.from_dict({"step": {**step, name: {"dtype": "float32"}}, "table": [{"name": "t", "item": item, "returns": returns}]})
             assert name in [field for field, _, _ in config.schema]
+
+
+def with_all(**changes: Any) -> dict[str, Any]:
+    """A table whose server holds the union."""
+    return table(**{"actor": {"select": "all"}, **changes})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            table(sampler="fifo"),
+            'table[0].sampler: "fifo" needs actor.select = "all", where the server holds every item itself; '
+            'this table has select = "prioritized": set that, or leave it out',
+        ),
+        (table(capacity={"items": 10}), 'table[0].capacity.items: 10 needs actor.select = "all"'),
+        (
+            table(capacity={"per_actor_episodes": 20}, actor={"select": "uniform"}),
+            'table[0].capacity.per_actor_episodes: 20 needs actor.select = "all", where the server holds every item itself; '
+            'this table has select = "uniform": set that, or bound the actors\' memories by actor.max_episodes',
+        ),
+        (table(capacity={"per_actor_steps": 20}), 'table[0].capacity.per_actor_steps: 20 needs actor.select = "all"'),
+        (table(capacity={"when_full": "block"}), 'table[0].capacity.when_full: "block" needs actor.select = "all"'),
+        (table(limits={"max_times_sampled": 1}), 'table[0].limits.max_times_sampled: 1 needs actor.select = "all"'),
+        (with_all(sampler="fifo", priority={"decay": 0.5}), 'table[0].priority.decay: 0.5 changes weights, and sampler = "fifo" goes by order alone'),
+        (
+            with_all(sampler="max", actor={"select": "all", "episode_weights": True}),
+            'table[0].actor.episode_weights: true changes weights, and sampler = "max" goes by order alone; leave it out',
+        ),
+        (
+            with_all(capacity={"when_full": "block", "per_actor_steps": 100}),
+            "table[0].capacity.per_actor_steps: 100 removes the oldest items, and with when_full",
+        ),
+        (
+            with_all(capacity={"items": 100}, limits={"min_items": 1000}),
+            "table[0].limits.min_items: 1,000 items are never there, since capacity.items is 100; write 100 at most, or raise capacity.items",
+        ),
+        (
+            table(limits={"samples_per_insert": 1.5}),
+            "table[0].limits.tolerance: expected at least 1 + samples_per_insert = 1 + 1.5 = 2.5, else",
+        ),
+        (
+            table(limits={"samples_per_insert": 4, "tolerance": 4.5}),
+            "table[0].limits.tolerance: expected at least 1 + samples_per_insert = 1 + 4 = 5,",
+        ),
+        (table(limits={"tolerance": 4.5}), "table[0].limits.tolerance: 4.5 without limits.samples_per_insert bounds nothing; write"),
+        (
+            with_all(limits={"samples_per_insert": 2.5, "tolerance": 100, "max_times_sampled": 2}),
+            "table[0].limits.samples_per_insert: 2.5 is more than each item can be sampled (limits.max_times_sampled = 2), so",
+        ),
+        (
+            table(limits={"samples_per_insert": 2, "tolerance": 100}, actor={"select": "without_replacement"}),
+            'table[0].limits.samples_per_insert: 2 is more than each item can be sampled (actor.select = "without_replacement"), so',
+        ),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused_with_the_way_out(settings: dict[str, Any], message: str) -> None:
+    assert refused(settings).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        with_all(sampler="fifo", capacity={"items": 100, "when_full": "block"}, limits={"max_times_sampled": 1}),
+        with_all(sampler="min", capacity={"per_actor_episodes": 20, "per_actor_steps": 500}),
+        with_all(limits={"samples_per_insert": 2, "tolerance": 3, "max_times_sampled": 2, "max_staleness": 0}),
+        table(limits={"samples_per_insert": 1.5, "tolerance": 2.5, "max_staleness": 4}),
+        table(actor={"select": "without_replacement", "step_discount": 0.99, "episode_weights": True}, priority={"decay": 0.5}),
+    ],
+)
+def test_settings_that_go_together_are_kept(settings: dict[str, Any]) -> None:
+    made = Config.from_dict(settings).tables[0]
+    for section, values in settings["table"][0].items():
+        assert made[section] == values if not isinstance(values, dict) else values.items() <= made[section].items()
 
 
 def test_what_only_the_core_can_check_has_the_table_s_path() -> None:

@@ -21,7 +21,10 @@ import memsvc
 SETTINGS: dict[str, Any] = {
     "server": {"address": "tcp://127.0.0.1:0", "memory": "1MiB", "seed": 7},
     "step": {"obs": {"dtype": "uint8", "shape": [2, 3]}, "reward": {"dtype": "float32"}},
-    "table": [{"name": "replay", "item": {"kind": "transition", "next": ["obs"]}}, {"name": "second"}],
+    "table": [
+        {"name": "replay", "item": {"kind": "transition", "next": ["obs"]}},
+        {"name": "second", "limits": {"samples_per_insert": 2, "tolerance": 64}},
+    ],
 }
 
 
@@ -59,6 +62,45 @@ def test_table_info(server: memsvc.Server, channel: Any) -> None:
     assert (info.items, info.population, info.total_weight) == (0, 0, 0.0)
 
 
+def test_table_info_has_the_limiter_s_counts_where_there_is_one(channel: Any) -> None:
+    stub = control_pb2_grpc.ControlStub(channel)
+    info = stub.TableInfo(control_pb2.TableInfoRequest(name="second"), timeout=10)
+    assert info.HasField("limiter")
+    assert (info.limiter.inserted, info.limiter.sampled, info.limiter.ahead) == (0, 0, 0.0)
+    assert not stub.TableInfo(control_pb2.TableInfoRequest(name="replay"), timeout=10).HasField("limiter")
+
+
+def test_every_count_of_a_table_and_of_its_actors_is_told(server: memsvc.Server) -> None:
+    told = {one.name for one in control_pb2.TableInfoReply.DESCRIPTOR.fields} | {"total", "settings"}
+    assert set(server.stats()["tables"][0]) <= told
+    from_actors = {one.name for one in control_pb2.Source.DESCRIPTOR.fields} | {"total", "actor", "wanted"}
+    with server.actor(name="a"):
+        assert set(server.stats()["tables"][0]["actors"][0]) <= from_actors
+
+
+def test_settings_are_changed(server: memsvc.Server, channel: Any) -> None:
+    stub = control_pb2_grpc.ControlStub(channel)
+
+    def change(text: str, name: str = "second") -> Any:
+        return stub.Configure(control_pb2.ConfigureRequest(name=name, settings_json=text), timeout=10)
+
+    info = change('{"priority.exponent": 0.25, "limits.tolerance": 128}')
+    settings = json.loads(info.settings_json)
+    assert (settings["priority"]["exponent"], settings["limits"]["tolerance"]) == (0.25, 128.0)
+    assert server.engine.tables[1].settings == settings
+    for text, name, code, message in (
+        ('{"limits.tolerance": 2}', "second", grpc.StatusCode.INVALID_ARGUMENT, "limits.tolerance: expected at least 1 + samples_per_insert = "),
+        ("{", "second", grpc.StatusCode.INVALID_ARGUMENT, 'settings_json: expected JSON such as {"priority.exponent": 0.5}: '),
+        ("[1]", "second", grpc.StatusCode.INVALID_ARGUMENT, 'changes: expected an object such as {"priority.exponent": 0.5}, got [1]'),
+        ("{}", "third", grpc.StatusCode.NOT_FOUND, "there is no table 'third'; there are: replay, second"),
+    ):
+        with pytest.raises(grpc.RpcError) as caught:
+            change(text, name)
+        assert caught.value.code() is code
+        assert caught.value.details().startswith(message)
+    assert server.engine.tables[1].settings == settings
+
+
 def test_an_unknown_table_is_not_found_and_those_there_are_are_named(channel: Any) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         control_pb2_grpc.ControlStub(channel).TableInfo(control_pb2.TableInfoRequest(name="relay"), timeout=10)
@@ -92,7 +134,7 @@ def test_reflection_describes_the_service(channel: Any) -> None:
     names = {one.name for one in listed.list_services_response.service}
     assert names == {"memsvc.v1.Control", "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
     described = descriptor_pb2.FileDescriptorProto.FromString(file.file_descriptor_response.file_descriptor_proto[0])
-    assert [method.name for method in described.service[0].method] == ["ServerInfo", "TableInfo"]
+    assert [method.name for method in described.service[0].method] == ["ServerInfo", "TableInfo", "Configure"]
 
 
 def test_the_generated_files_are_those_of_control_proto(tmp_path: Path) -> None:

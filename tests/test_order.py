@@ -9,7 +9,7 @@ import numpy as np
 from memsvc_client.link import ZmqEndpoint
 from memsvc_core import Memory, Schema, TableSpec
 from memsvc_proto.wire import Kind, Message
-from serving import config, until
+from serving import Inbox, Playing, config, until
 
 import memsvc
 from memsvc.engine import Engine
@@ -67,6 +67,61 @@ def test_feedback_of_two_threads_arrives_in_the_order_of_its_numbers() -> None:
     assert told == [(1, 0.5), (2, 0.25)]
 
 
+def test_an_acknowledgement_does_not_claim_a_push_that_came_after_what_it_tells() -> None:
+    limits = {"limits": {"samples_per_insert": 1, "tolerance": 8}}
+    engine = Engine(config("tcp://127.0.0.1:0", GIVEN | limits, step={"id": {"dtype": "int64"}}))
+    player, pushing = Playing(engine, "a"), []
+
+    class Late:
+        """Another thread's push overtakes the allowance that was just asked for."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(engine.replay, name)
+
+        def allowance(self, actor: int, table: int) -> Any:
+            told = engine.replay.allowance(actor, table)
+            if not pushing:
+                player.play(1)
+                pushing.append(threading.Thread(target=player.push))
+                pushing[0].start()
+                until(lambda: player.last_push == player.seq)
+            return told
+
+    player.acks()
+    engine.telling._replay = Late()
+    before = player.last_push
+    engine.telling.acknowledge(player, 0)
+    pushing[0].join(10)
+    assert [ack.seq for ack in player.acks()] == [before, player.last_push]
+
+
+def test_the_last_settings_that_an_actor_is_told_are_those_that_hold() -> None:
+    """Actors come, under their own names and each other's, while two threads change settings."""
+    engine = Engine(config("tcp://127.0.0.1:0", GIVEN, step={"id": {"dtype": "int64"}}))
+    peers: list[Inbox] = []
+
+    def change(first: int) -> None:
+        for i in range(first, 200, 2):
+            Inbox(engine).say(Kind.CONFIGURE, meta={"priority.exponent": float(i), "importance.beta": float(i)})
+
+    def join(first: int) -> None:
+        for i in range(60):
+            peers.append(Inbox(engine, "door"))
+            peers[-1].hello("actor", f"{first}-{i}", envs=1)
+
+    threads = [threading.Thread(target=run, args=(first,)) for run in (change, join) for first in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    now = engine.tables[0].settings
+    assert now["priority"]["exponent"] == now["importance"]["beta"]
+    for peer in peers:
+        told = [m.meta["tables"][0] if m.kind is Kind.WELCOME else m.meta for m in peer.of(Kind.WELCOME, Kind.SETTINGS)]
+        assert told[-1] == now
+    assert engine.stats()["counts"]["failures"] == 0
+
+
 def test_a_routers_own_answer_does_not_overtake_what_others_have_queued() -> None:
     with memsvc.Server(config("tcp://127.0.0.1:0", GIVEN)) as server:
 
@@ -89,7 +144,7 @@ def test_an_actor_that_says_hello_as_a_learner_is_told_nothing_more() -> None:
     engine, peer = Engine(config("tcp://127.0.0.1:0", GIVEN, step={"id": {"dtype": "int64"}})), Slow()
     engine.handle(peer, Message(Kind.HELLO, 1, meta=HELLO))
     engine.handle(peer, Message(Kind.HELLO, 2, meta=HELLO | {"role": "learner"}))
-    engine._acknowledge(peer, 0)  # of a tick that had found the actor just before
+    engine.telling.acknowledge(peer, 0)  # of a tick that had found the actor just before
     engine.tick()
     assert [m.kind for m in peer.got] == [Kind.WELCOME, Kind.WELCOME]
     assert engine.stats()["counts"]["failures"] == 0

@@ -6,6 +6,9 @@ import memsvc_core as core
 import numpy as np
 import pytest
 import reference as ref
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memsvc_proto.errors import SchemaError
 from play import Player, check, priorities
 from rig import Rig, table
 
@@ -28,6 +31,71 @@ def test_pure_functions_over_random_episodes(rng):
         q = core.lambda_return(reward, value, last, terminated, gamma, lam)
         np.testing.assert_allclose(q, ref.lambda_return(reward, value, last, terminated, wide, lam), atol=1e-9)
         np.testing.assert_allclose(q - value, ref.advantage(reward, value, last, terminated, wide, lam), atol=1e-9)
+
+
+@settings(max_examples=120, deadline=None, derandomize=True)
+@given(st.data())
+def test_the_return_less_the_value_is_the_advantage(data):
+    """DEFINITIONS 5's property, through a memory: any episode, any number of dimensions, gamma a number, one a dimension, or a field of the step."""
+    number = st.floats(-1e3, 1e3, width=32)
+    rate = st.floats(0, 1, width=32)
+    dims, steps = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 12))
+    many = [(name, "<f8", (dims,)) for name in ("reward", "value", "gamma")]
+    gamma = data.draw(st.one_of(rate, st.lists(rate, min_size=dims, max_size=dims), st.just("gamma")))
+    lam, terminated = data.draw(rate), data.draw(st.booleans())
+    made = table(returns={"gamma": gamma, "lambda": lam}, priority={"coefficients": [1.0] * dims}, actor={"select": "all"})
+    rig = Rig([("t", "<i8", ()), *many], made)
+    peer = rig.join()
+    vectors = st.lists(number, min_size=dims, max_size=dims)
+    rows = [
+        [np.array(data.draw(vectors)), np.array(data.draw(vectors)), np.array(data.draw(st.lists(rate, min_size=dims, max_size=dims)))]
+        for _ in range(steps)
+    ]
+    last = np.array(data.draw(vectors))
+    for t, (reward, value, rates) in enumerate(rows):
+        peer.memory.add(0, {"t": t, "reward": reward, "value": value, "gamma": rates}, None, -1)
+    peer.memory.end(0, terminated, {"value": last})
+    rig.push_all(peer)
+    batch = rig.draw(8 * steps)
+    _, first = np.unique(batch["t"], return_index=True)
+    reward, value, rates = (np.stack(column) for column in zip(*rows, strict=True))
+    per_step = rates if gamma == "gamma" else ref.per_step(gamma, steps, dims)
+    scale = 1e-12 * (1 + np.abs(reward).sum() + np.abs(value).sum() + np.abs(last).sum())
+    np.testing.assert_allclose(batch["return"][first] - value, batch["advantage"][first], atol=scale)
+    np.testing.assert_allclose(batch["advantage"][first], ref.advantage(reward, value, last, terminated, per_step, lam), atol=scale)
+    np.testing.assert_allclose(batch["return"][first], ref.lambda_return(reward, value, last, terminated, per_step, lam), atol=scale)
+
+
+@pytest.mark.parametrize(
+    ("changes", "needed"),
+    [
+        ({"returns": {"gamma": 0.9, "lambda": 0.8}}, True),
+        ({"returns": {"gamma": 0.9, "lambda": 0.8}, "priority": {"source": "return"}}, True),
+        ({"item": {"kind": "transition"}, "priority": {"source": "td"}}, True),
+        ({"returns": {"gamma": 0.9, "lambda": 0.8}, "actor": {"select": "uniform"}}, True),
+        ({"item": {"kind": "transition"}, "priority": {"source": "td"}, "actor": {"select": "uniform"}}, False),
+        ({"item": {"kind": "transition"}}, False),
+    ],
+)
+def test_a_truncation_without_its_bootstrap_says_what_to_pass(changes, needed):
+    rig = Rig(SCALAR[:4], table(**changes))
+    memory = rig.join(envs=2).memory
+    step = {"id": 0, "obs": np.zeros(3, np.uint8), "reward": 1.0, "value": 0.5}
+    columns = {name: np.stack([np.asarray(value, dtype)] * 2) for (name, dtype, _), value in zip(SCALAR[:4], step.values(), strict=True)}
+    memory.add(0, step, None, -1)
+    if not needed:
+        memory.end(0, False, None)
+        return
+    for final in (None, {"obs": np.zeros(3, np.uint8)}):
+        with pytest.raises(SchemaError, match=r'needs "value" of the final observation; pass final=\{"value": ...\}, or terminated=True'):
+            memory.end(0, False, final)
+    with pytest.raises(SchemaError, match=r'row 1: final: .*pass final=\{"value": ...\}'):
+        memory.add_batch(None, None, columns, None, -1, np.array([True, False]), np.array([True, True]), None)
+    assert memory.stats()["added"] == 1
+    memory.end(0, False, {"value": 0.25})
+    memory.add(0, step, None, -1)
+    memory.end(0, True, None)
+    assert memory.stats()["episodes"] == 2
 
 
 def everything(rig: Rig, player: Player) -> list[int]:
@@ -75,6 +143,18 @@ def test_vector_rewards(kind, gamma, rng):
     assert ids
     open_ids = {int(i) for e in player.open for i in e.steps["id"]}
     assert not ids & open_ids  # returns are final at the end only
+
+
+@pytest.mark.parametrize("kind", ["transition", "sequence"])
+def test_one_gamma_of_the_step_for_all_reward_dimensions(kind, rng):
+    fields = [f for f in VECTOR if f[0] != "gamma"] + [("gamma", "<f4", ())]
+    made = {"kind": kind, "gamma": "gamma", "n_step": 4, "length": 5, "stride": 2, "next": ["obs"]}
+    rig = Rig(
+        fields, table(item=made, returns={"gamma": "gamma", "lambda": 0.7}, priority={"coefficients": [1.0, 1.0, 1.0]}, actor={"select": "all"})
+    )
+    player = Player(rig.join(envs=2), fields, rng, 2)
+    player.play(80)
+    assert everything(rig, player)
 
 
 @pytest.mark.parametrize("source", ["return", "td", "given"])
@@ -160,6 +240,34 @@ def test_unfinished_episodes_are_recomputed_as_steps_arrive(kind, source, rng):
         assert episode.drawable == len(episode.steps["id"]) - (not episode.ended)
 
 
+@pytest.mark.parametrize("source", ["return", "td", "given"])
+@pytest.mark.parametrize("tail", ["shift", "pad"])
+def test_a_growing_episode_of_sequences_to_its_end(tail, source, rng):
+    """After every step and after the end: the weights of all windows, the last one too, from the errors as they now stand; a learner's stay."""
+    fields, length, stride, burn_in = SCALAR[:4], 4, 3, 1
+    made = {"kind": "sequence", "n_step": 2, "gamma": 0.9, "length": length, "stride": stride, "burn_in": burn_in, "tail": tail}
+    returns = {"gamma": 0.9, "lambda": 0.8}
+    rig = Rig(fields, table(item=made, returns=returns, priority={"source": source, "exponent": 1.0, "eta": 0.8}))
+    player = Player(rig.join(), fields, rng, lengths=(14, 14), given=source == "given")
+    learned: dict[int, float] = {}
+    for step in range(1, 29):
+        player.add()
+        truth = {}
+        for episode in player.episodes:
+            errors = priorities(rig.settings[0], episode) if episode.drawable else np.zeros(0)
+            spans = ref.windows(len(errors), length, stride, tail) if episode.ended else [(s, 4) for s in range(0, len(errors) - 3, stride)]
+            for start, real in spans:
+                mixed = ref.mixed(errors[start + (burn_in if real > burn_in else 0) : start + real], 0.8)
+                truth[int(episode.steps["id"][start])] = learned.get(int(episode.steps["id"][start]), mixed)
+        table_now = player.peer.memory.stats()["tables"][0]
+        assert table_now["population"] == len(truth)
+        assert table_now["total"] == pytest.approx(sum(truth.values()), rel=2e-5)
+        if step == 10:
+            first, key = rig_keys(rig, player.peer)[0]
+            player.peer.memory.feedback(0, 1, np.array([key], np.uint64), np.array([5.0]))
+            learned[first] = 5.0 * (2**0.5 if source == "return" else 1)
+
+
 def test_the_newest_priority_counts_for_max(rng):
     fields = [("id", "<i8", ())]
     rig = Rig(fields, table(priority={"source": "max", "exponent": 1.0}))
@@ -235,6 +343,29 @@ def test_a_learners_raw_priority_is_normalised_like_an_actors(select, rng):
         assert rig.stats()["total"] == pytest.approx(expected.sum(), rel=1e-5)
         batch = rig.draw(100)
         np.testing.assert_allclose(batch.w, expected[batch["id"]], rtol=1e-5)
+
+
+def test_a_new_sequence_gets_the_largest_priority_of_all():
+    rig = Rig([("id", "<i8", ()), ("reward", "<f4", ())], table(item={"kind": "sequence", "length": 3, "stride": 3}, priority={"exponent": 1.0}))
+    peer = rig.join()
+
+    def add(first: int, count: int) -> float:
+        for i in range(first, first + count):
+            peer.memory.add(0, {"id": i, "reward": 0.0}, None, -1)
+        return peer.memory.stats()["tables"][0]["total"]
+
+    assert add(0, 4) == 1
+    peer.memory.feedback(0, 1, np.array([rig_keys(rig, peer)[0][1]], np.uint64), np.array([6.0]))
+    assert add(4, 3) == 6 + 6
+    peer.memory.end(0, True, None)  # the tail of one step is moved back: a third window
+    assert peer.memory.stats()["tables"][0]["total"] == 6 + 6 + 6
+
+
+def rig_keys(rig: Rig, peer) -> list[tuple[int, int]]:
+    """(first id, key) of the sequences that can be drawn."""
+    rig.push(peer, 300)
+    batch = rig.draw(200)
+    return sorted(set(zip(batch["id"][:, 0].tolist(), batch["keys"].tolist(), strict=True)))
 
 
 def rig_key(rig: Rig, peer, wanted: int) -> int:

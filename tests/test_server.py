@@ -25,10 +25,11 @@ import memsvc
 STEP = {"obs": {"dtype": "float32", "shape": [3]}, "reward": {"dtype": "float32"}}
 TABLE = {"name": "replay", "priority": {"source": "given", "exponent": 1.0}, "limits": {"min_items": 10}}
 UNION = {"name": "union", "priority": {"source": "given", "exponent": 1.0}, "actor": {"select": "all"}}
+QUEUE = {**UNION, "name": "queue", "sampler": "fifo", "limits": {"max_times_sampled": 1}}
 
 
 def settings(address: str = "tcp://127.0.0.1:0", *, control: str = "", **server: Any) -> dict[str, Any]:
-    return {"server": {"address": address, "control": control, "memory": "4MiB", "seed": 7, **server}, "step": STEP, "table": [TABLE, UNION]}
+    return {"server": {"address": address, "control": control, "memory": "4MiB", "seed": 7, **server}, "step": STEP, "table": [TABLE, UNION, QUEUE]}
 
 
 class Wire:
@@ -206,6 +207,46 @@ def test_the_union_table_is_served_too(links: Any) -> None:
     assert set(columns(player.specs[1], batch)["reward"].tolist()) <= set(range(20))
 
 
+def test_a_queue_gives_each_item_to_one_learner_in_order(links: Any) -> None:
+    player, one, two = Player(links("door"), "a"), Client(links("draw")), Client(links("draw"))
+    player.play(20)
+    player.push(table=2)
+    seen = []
+    for learner in (one, two, one, two):
+        batch = learner.ask(Kind.SAMPLE, Kind.BATCH, table=2, a=5, meta={"timeout": 5})
+        seen += columns(player.specs[2], batch)["reward"].tolist()
+        learner.send(Kind.TAKEN, table=2, a=batch.seq)
+    assert seen == list(range(20))
+    assert one.ask(Kind.SAMPLE, Kind.WAIT, table=2, a=5, meta={"timeout": 0}).meta["reason"] in ("few", "empty", "min_items")
+
+
+def test_what_a_killed_learner_had_not_confirmed_comes_again(links: Any) -> None:
+    player, killed, other = Player(links("door"), "a"), Client(links("draw")), Client(links("draw"))
+    player.play(20)
+    player.push(table=2)
+    killed.ask(Kind.SAMPLE, Kind.BATCH, table=2, a=15, meta={"timeout": 5})
+    killed.link.close()
+    batch = other.ask(Kind.SAMPLE, Kind.BATCH, Kind.WAIT, table=2, a=20, meta={"timeout": 20})
+    assert batch.kind is Kind.BATCH
+    assert columns(player.specs[2], batch)["reward"].tolist() == list(range(20))
+
+
+def test_items_are_got_and_deleted_by_key_and_settings_changed(links: Any) -> None:
+    player, learner = Player(links("door"), "a"), Client(links("draw"))
+    player.play(20)
+    player.push(table=1)
+    batch = columns(player.specs[1], learner.ask(Kind.SAMPLE, Kind.BATCH, table=1, a=64, meta={"timeout": 5}))
+    keys = np.unique(batch["keys"])
+    asked = np.append(keys[::-1], np.uint64(5))
+    items = learner.ask(Kind.GET, Kind.ITEMS, table=1, b=len(asked), body=asked.tobytes())
+    assert columns(player.specs[1], items)["keys"].tolist() == keys[::-1].tolist()
+    assert learner.ask(Kind.DELETE, Kind.UPDATED, table=1, b=len(asked), body=asked.tobytes()).a == len(keys)
+    assert learner.ask(Kind.GET, Kind.ITEMS, table=1, b=len(asked), body=asked.tobytes()).a == 0
+    changed = learner.ask(Kind.CONFIGURE, Kind.CONFIGURED, table=1, meta={"priority.exponent": 0.25}).meta
+    assert changed["priority"]["exponent"] == 0.25
+    assert player.wait(Kind.SETTINGS).meta == changed
+
+
 def test_a_request_waits_for_stock_and_is_served_by_the_push_that_brings_it(links: Any) -> None:
     player, learner = Player(links("door"), "a"), Client(links("draw"))
     seq = learner.send(Kind.SAMPLE, a=16, meta={"timeout": 30})
@@ -335,7 +376,10 @@ def test_statistics_are_json_with_everything(links: Any, server: memsvc.Server) 
     assert stats["seed"] == 7
     assert 0 <= stats["first_stream"] < 1 << 28
     assert stats["tables"][0]["name"] == "replay"
-    assert stats["tables"][0]["actors"][0]["name"] == "a"
+    assert stats["tables"][0]["settings"] == server.config.tables[0]
+    assert {"limiter", "aged", "deleted", "put_back", "in_flight", "exhausted", "age_steps", "deliveries"} <= set(stats["tables"][0])
+    actor = stats["tables"][0]["actors"][0]
+    assert (actor["name"], actor["steps"], actor["episodes"]) == ("a", 12, 1)
     assert [(one["role"], one["name"]) for one in stats["peers"]] == [("actor", "a")]
     assert server.stats()["steps"] == stats["steps"] > 0
 
@@ -359,13 +403,24 @@ def test_wrong_requests_are_refused_and_serving_goes_on(links: Any) -> None:
         *[("protocol", Kind.HELLO, {"meta": meta}) for meta in ({}, {"role": "king"}, {"role": "actor"}, {"role": "actor", "name": 3})],
         *[("protocol", Kind.HELLO, {"meta": {"role": "actor", "name": "a", "envs": envs}}) for envs in (0, 1 << 40, "two", True)],
         ("protocol", Kind.HELLO, {"meta": {"role": "actor", "name": "a", "versions": {"": "x"}}}),
+        ("protocol", Kind.HELLO, {"meta": {"role": "actor", "name": "a", "topic": 7}}),
+        ("protocol", Kind.HELLO, {"meta": {"role": "learner", "name": "a", "table": "x", "batch": 1}}),
+        *[("protocol", Kind.HELLO, {"meta": {"role": "learner", "name": "a", "table": 0, "batch": batch}}) for batch in (None, 0, True, 1 << 63)],
+        ("unknown_table", Kind.HELLO, {"meta": {"role": "learner", "name": "a", "table": 7, "batch": 1}}),
+        ("protocol", Kind.SAMPLE, {"a": 1, "meta": {"min_version": "new"}}),
+        ("unknown_table", Kind.TAKEN, {"table": 9, "a": 1}),
+        ("unknown_table", Kind.CONFIGURE, {"table": 9, "meta": {}}),
+        ("config", Kind.CONFIGURE, {"meta": {"item.kind": "step"}}),
+        ("protocol", Kind.GET, {"b": 3, "body": b"12345678"}),
+        ("protocol", Kind.DELETE, {"b": (1 << 64) - 1}),
+        ("protocol", Kind.SETTINGS, {}),
     ]
     for code, kind, parts in wrong:
         error = client.ask(kind, Kind.ERROR, **parts)
         assert error.meta["code"] == code, (kind, parts, error.meta)
     unknown = client.ask(Kind.SAMPLE, Kind.ERROR, table=9, a=1)
-    assert unknown.meta["message"] == "table 9 does not exist; there are 2: replay, union"
-    assert unknown.meta["details"] == {"tables": ["replay", "union"]}
+    assert unknown.meta["message"] == "table 9 does not exist; there are 3: replay, union, queue"
+    assert unknown.meta["details"] == {"tables": ["replay", "union", "queue"]}
     assert client.ask(Kind.PUSH, Kind.ERROR).meta["details"] == {"hello": True}
     assert client.ask(Kind.PING, Kind.PONG)
 
@@ -427,7 +482,7 @@ def test_another_wire_version_is_told_so(tcp: memsvc.Server) -> None:
     error = client.wait(Kind.ERROR)
     assert error.seq == 77
     assert error.meta["code"] == "protocol"
-    assert "wire version 9, this side 1" in error.meta["message"]
+    assert f"wire version 9, this side {wire.VERSION}" in error.meta["message"]
     client.link.close()
 
 
@@ -491,6 +546,19 @@ def test_a_connection_that_broke_is_noticed(tcp: memsvc.Server) -> None:
     assert stats["counts"]["lost"] == 1
 
 
+def test_a_learner_that_was_killed_is_noticed_and_stands_in_nobody_s_way(tcp: memsvc.Server) -> None:
+    learner, viewer = Client(Wire(tcp.engine.addresses["draw"])), Client(Wire(tcp.address))
+    learner.hello("learner", "l", table=1, batch=64)
+    changes = {"limits.samples_per_insert": 1.0, "limits.tolerance": 32.0}
+    assert "a batch of 64 needs" in viewer.ask(Kind.CONFIGURE, Kind.ERROR, table=1, meta=changes).meta["message"]
+    learner.link.close()
+    deadline = time.monotonic() + 10
+    while tcp.stats()["peers"] and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert viewer.ask(Kind.CONFIGURE, Kind.CONFIGURED, table=1, meta=changes).meta["limits"]["tolerance"] == 32.0
+    viewer.link.close()
+
+
 def test_a_client_that_comes_back_under_its_routing_id_is_heard(tcp: memsvc.Server) -> None:
     first = Client(Wire(tcp.address, b"mine"))
     first.hello("actor", "a")
@@ -530,6 +598,7 @@ def test_many_threads_at_once(tcp: memsvc.Server) -> None:
                 player.play(10)
                 player.push(draws=256)
                 player.push(table=1)
+                player.push(table=2)
             player.ask(Kind.BYE, Kind.BYE)
             player.link.close()
 
@@ -542,6 +611,9 @@ def test_many_threads_at_once(tcp: memsvc.Server) -> None:
                 made = columns(spec, batch)
                 assert np.array_equal(made["obs"], np.repeat(made["reward"][:, None], 3, axis=1))
                 learner.ask(Kind.UPDATE, Kind.UPDATED, b=32, body=made["keys"].tobytes() + np.full(32, 0.5).tobytes())
+            queued = learner.ask(Kind.SAMPLE, Kind.BATCH, Kind.WAIT, table=2, a=8, meta={"timeout": 0})
+            if queued.kind is Kind.BATCH and queued.seq % 3:
+                learner.send(Kind.TAKEN, table=2, a=queued.seq)
         learner.link.close()
 
     jobs = [(play, True, "a"), (play, False, "b"), (learn, True, "c"), (learn, True, "d"), (learn, False, "e")]
@@ -558,6 +630,9 @@ def test_many_threads_at_once(tcp: memsvc.Server) -> None:
     assert batches[0] >= 1000
     counts = tcp.stats()["counts"]
     assert (counts["failures"], counts["malformed"], counts["unsent"]) == (0, 0, 0)
+    queue = tcp.stats()["tables"][2]
+    assert queue["exhausted"] > 0
+    assert queue["put_back"] + queue["in_flight"] > 0
 
 
 # Starting and ending.

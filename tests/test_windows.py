@@ -101,3 +101,65 @@ def test_mask_length_and_initial_state(rng):
     np.testing.assert_array_equal(batch["reward"][order], [[1, 1, 1, 1], [1, 1, 0, 0]])
     np.testing.assert_array_equal(batch["discount"][order], [[0.5] * 4, [0.5, 0, 0, 0]])
     assert "state" not in batch.columns
+
+
+@pytest.mark.parametrize("select", ["all", "prioritized", "without_replacement"])
+@pytest.mark.parametrize("tail", ["shift", "pad", "drop"])
+@pytest.mark.parametrize(("length", "stride", "burn_in"), [(1, 1, 0), (4, 1, 2), (5, 3, 4), (6, 6, 0), (3, 8, 1)])
+def test_windows_start_exactly_where_they_may(tail, length, stride, burn_in, select):
+    """Every episode length from 1 to 3L, two streams at once; the recurrent state that a step was given is its own number."""
+    made = {"kind": "sequence", "length": length, "stride": stride, "burn_in": burn_in, "tail": tail, "gamma": 0.5, "initial": ["state"]}
+    rig = Rig(FIELDS, table(item=made, actor={"select": select}))
+    peer, expected = rig.join(envs=2), set()
+    for steps in range(1, 3 * length + 1):
+        lengths = (steps, 3 * length + 1 - steps)  # long ones beside short ones
+        for t in range(3 * length):
+            for env in (0, 1):
+                if t < lengths[env]:
+                    number = 1000 * (2 * steps + env) + t
+                    step = {"id": number, "obs": np.full((2, 2), t, np.uint8), "state": np.full(3, t, np.float32), "reward": 1.0, "done": False}
+                    peer.memory.add(env, step, None, -1)
+                    if t + 1 == lengths[env]:
+                        peer.memory.end(env, bool(steps % 2), None)
+        for env in (0, 1):
+            expected |= {(1000 * (2 * steps + env) + start, real) for start, real in ref.windows(lengths[env], length, stride, tail)}
+    short = sum(not ref.windows(steps, length, stride, tail) for steps in range(1, 3 * length + 1))
+    head = rig.read(peer.memory.draw(0, 0, 1 << 24, 0)) if select != "all" else None
+    if head is not None:
+        assert (head.population, head.episodes, head.short_episodes) == (len(expected), 6 * length, 2 * short)
+    stats = peer.memory.stats()
+    assert (stats["ended"], stats["tables"][0]["inserted"], stats["tables"][0]["short_episodes"]) == (6 * length, len(expected), 2 * short)
+    rig.replay.expect(0, 8000)
+    rig.push(peer, 0 if select == "all" else 4000)
+    batch = rig.draw(len(expected) if select == "without_replacement" else 3000)
+    starts = batch["id"][:, 0]
+    assert set(zip(starts.tolist(), batch["length"].tolist(), strict=True)) == expected
+    np.testing.assert_array_equal(batch["initial_state"], np.repeat((starts % 1000)[:, None], 3, 1))
+    offsets = np.arange(length)
+    np.testing.assert_array_equal(batch["mask"], offsets < batch["length"][:, None])
+    np.testing.assert_array_equal(batch["id"], np.where(batch["mask"], starts[:, None] + offsets, 0))  # one episode, in order, zeros beyond
+
+
+@pytest.mark.parametrize("tail", ["shift", "pad", "drop"])
+def test_windows_in_a_small_memory_of_long_episodes(tail, rng):
+    """Steps are trimmed, rings turn over: what can be drawn are still whole windows at legal starts, none over an end or the write position."""
+    made = {"kind": "sequence", "length": 5, "stride": 3, "tail": tail, "gamma": 0.9, "burn_in": 1, "initial": ["state"], "next": ["obs"]}
+    settings = table(item=made, actor={"max_steps": 60})
+    rig = Rig(FIELDS, settings)
+    player = Player(rig.join(envs=3), FIELDS, rng, 3, lengths=(1, 70))
+    seen = 0
+    for _ in range(30):
+        player.play(11)
+        population = player.peer.memory.stats()["tables"][0]["population"]
+        if not population:
+            continue
+        batch = rig.snapshot(player.peer, 20 * population, 16 * population)
+        ids = set(check(settings, batch, player.by_id))
+        assert batch.population == population == len(ids)
+        for i, real in zip(batch["id"][:, 0].tolist(), batch["length"].tolist(), strict=True):
+            episode, start = player.by_id[i]
+            total = episode.drawable
+            legal = dict(ref.windows(total, 5, 3, tail)) if episode.ended else dict.fromkeys(range(0, total - 4, 3), 5)
+            assert legal.get(start) == real
+            seen += start > 20
+    assert seen  # of episodes that had lost their beginning

@@ -19,18 +19,26 @@ from memsvc_proto.wire import Kind, Message
 GOLDEN = Path(__file__).parent / "golden"
 KEYS = np.array([5 << 36, (5 << 36) + 7], "<u8").tobytes()
 PRIORITIES = np.array([0.5, 2.0], "<f8").tobytes()
-HELLO = {"role": "actor", "name": "actor-7", "pid": 42, "host": "h", "envs": 2, "versions": {"": 3}, "epoch": ""}
+HELLO = {"role": "actor", "name": "actor-7", "pid": 42, "host": "h", "envs": 2, "versions": {"": 3}, "epoch": "", "topic": "default"}
 WELCOME = {
-    **{"wire": 1, "epoch": "00ff", "schema": [["obs", "<f4", [4]]], "tables": [{"name": "replay"}], "actor": 0, "streams": [9, 10]},
+    **{"wire": 2, "epoch": "00ff", "schema": [["obs", "<f4", [4]]], "tables": [{"name": "replay"}], "actor": 0, "streams": [9, 10]},
     **{"draw": "tcp://127.0.0.1:2", "params": "tcp://127.0.0.1:3", "versions": {}},
 }
+SETTINGS = {"name": "replay", "priority": {"source": "max", "exponent": 0.5}}
+# A cache of one table that reports its totals alone: cpp/core/cache.h, CacheHead.
+HEAD = (
+    struct.pack("<IIQQQQ", 1, 24, 0, 0, 0, 0)  # table, row_stride, rows, items, draws, gone
+    + struct.pack("<dQddQQQ", 12.5, 1000, 0.25, 1.0, 3, 1200, 640)  # total, population, min_weight, scale, applied, inserted, steps
+    + struct.pack("<dqQQQQQ", 0.6, 4, 7, 12, 2, 0, (1 << 64) - 1)  # exponent, newest, stale, episodes, short_episodes, unsent, allowed
+    + bytes(40)
+)
 FRAMES = {
     Kind.HELLO: Message(Kind.HELLO, 1, meta=HELLO),
     Kind.WELCOME: Message(Kind.WELCOME, 1, meta=WELCOME),
-    Kind.PUSH: Message(Kind.PUSH, 2, 1, a=640, body=bytes(range(128))),
-    Kind.ACK: Message(Kind.ACK, 2, 1, a=64, b=1, body=KEYS),
+    Kind.PUSH: Message(Kind.PUSH, 2, 1, a=640, body=HEAD),
+    Kind.ACK: Message(Kind.ACK, 2, 1, a=64, b=1, meta={"allowed": 1600, "ahead": 3.5}, body=KEYS),
     Kind.FEEDBACK: Message(Kind.FEEDBACK, 2, 1, a=3, b=2, body=KEYS + PRIORITIES),
-    Kind.SAMPLE: Message(Kind.SAMPLE, 3, a=256, meta={"timeout": 0.5}),
+    Kind.SAMPLE: Message(Kind.SAMPLE, 3, a=256, meta={"timeout": 0.5, "min_version": 7}),
     Kind.BATCH: Message(Kind.BATCH, 3, a=2, b=1000, f=12.5, body=bytes(64) + KEYS),
     Kind.WAIT: Message(Kind.WAIT, 3, meta={"reason": "min_items", "have": 37, "need": 1000}),
     Kind.UPDATE: Message(Kind.UPDATE, 4, b=2, body=KEYS + PRIORITIES),
@@ -45,6 +53,13 @@ FRAMES = {
     Kind.PING: Message(Kind.PING, 8),
     Kind.PONG: Message(Kind.PONG, 8, meta={"member": True}),
     Kind.BYE: Message(Kind.BYE, 9),
+    Kind.SETTINGS: Message(Kind.SETTINGS, table=1, meta=SETTINGS),
+    Kind.TAKEN: Message(Kind.TAKEN, 10, 1, a=3),
+    Kind.GET: Message(Kind.GET, 11, 1, b=2, body=KEYS),
+    Kind.ITEMS: Message(Kind.ITEMS, 11, 1, a=1, b=1000, f=12.5, body=bytes(64) + KEYS[:8]),
+    Kind.DELETE: Message(Kind.DELETE, 12, 1, b=2, body=KEYS),
+    Kind.CONFIGURE: Message(Kind.CONFIGURE, 13, 1, meta={"priority.exponent": 0.5}),
+    Kind.CONFIGURED: Message(Kind.CONFIGURED, 13, 1, meta=SETTINGS),
 }
 
 
@@ -56,7 +71,7 @@ def naive_frame(message: Message) -> bytes:
     """The grammar, written again from the docstring of wire.py."""
     meta = json.dumps(message.meta, separators=(",", ":")).encode() if message.meta else b""
     payload = meta.ljust(-(-len(meta) // 64) * 64, b"\0") + bytes(message.body)
-    head = b"MSV1" + struct.pack("<HHQQ", 1, message.kind, message.seq, len(payload))
+    head = b"MSV1" + struct.pack("<HHQQ", 2, message.kind, message.seq, len(payload))
     head += struct.pack("<QQdIII", message.a, message.b, message.f, message.table, len(meta), 0)
     return head + struct.pack("<I", zlib.crc32(head)) + payload
 
@@ -76,7 +91,7 @@ def test_golden(kind: Kind) -> None:
 
 def test_pack_into_gives_the_same_bytes_without_a_copy() -> None:
     message = FRAMES[Kind.PUSH]
-    frame = np.zeros(64 + 128, np.uint8)
+    frame = np.zeros(64 + 192, np.uint8)
     frame[64:] = np.frombuffer(message.body, np.uint8)
     wire.pack_into(message, frame)
     assert frame.tobytes() == wire.pack(message)
@@ -115,7 +130,7 @@ def test_what_the_checksum_seals_is_still_checked() -> None:
     def sealed(**changes: int) -> bytes:
         values = {
             "magic": b"MSV1",
-            "version": 1,
+            "version": 2,
             "kind": 18,
             "seq": 1,
             "size": 0,
@@ -130,18 +145,18 @@ def test_what_the_checksum_seals_is_still_checked() -> None:
         return head + struct.pack("<I", zlib.crc32(head))
 
     assert wire.unpack(sealed()).kind is Kind.PING
-    wrong = [{"version": 2}, {"kind": 0}, {"kind": 999}, {"size": 1}, {"size": (1 << 64) - 1}, {"meta": 1}, {"meta": (1 << 32) - 1}, {"zero": 1}]
+    wrong = [{"version": 1}, {"kind": 0}, {"kind": 999}, {"size": 1}, {"size": (1 << 64) - 1}, {"meta": 1}, {"meta": (1 << 32) - 1}, {"zero": 1}]
     for change in wrong:
         with pytest.raises(ProtocolError):
             wire.unpack(sealed(**change))
-    with pytest.raises(ProtocolError, match="wire version 2, this side 1"):
-        wire.unpack(sealed(version=2))
+    with pytest.raises(ProtocolError, match="wire version 1, this side 2"):
+        wire.unpack(sealed(version=1))
 
 
 @pytest.mark.parametrize("meta", [b"{", b"[1]", b'"x"', b"\xff\xfe", b"null", b"[" * 100_000])
 def test_meta_is_a_json_object(meta: bytes) -> None:
     padded = meta.ljust(wire.align(len(meta)), b"\0")
-    head = b"MSV1" + struct.pack("<HHQQQQdIII", 1, 1, 1, len(padded), 0, 0, 0.0, 0, len(meta), 0)
+    head = b"MSV1" + struct.pack("<HHQQQQdIII", 2, 1, 1, len(padded), 0, 0, 0.0, 0, len(meta), 0)
     with pytest.raises(ProtocolError):
         wire.unpack(head + struct.pack("<I", zlib.crc32(head)) + padded)
 
@@ -152,16 +167,16 @@ def test_random_bytes_are_refused(rng: np.random.Generator) -> None:
         with pytest.raises(ProtocolError):
             wire.unpack(raw)
         with pytest.raises(ProtocolError):
-            wire.unpack(b"MSV1\x01\x00" + raw)
+            wire.unpack(b"MSV1\x02\x00" + raw)
 
 
 def test_random_headers_with_a_right_checksum_give_a_message_or_a_protocol_error(rng: np.random.Generator) -> None:
     understood = 0
     for _ in range(20_000):
         payload = rng.bytes(int(rng.integers(0, 200)))
-        kind, meta = int(rng.integers(0, 24)), int(rng.choice([0, 0, 0, 5, 64, 1 << 20]))
+        kind, meta = int(rng.integers(0, 32)), int(rng.choice([0, 0, 0, 5, 64, 1 << 20]))
         size = len(payload) if rng.random() < 0.9 else int(rng.integers(0, 1 << 62))
-        head = b"MSV1" + struct.pack("<HHQQ", 1, kind, int(rng.integers(0, 1 << 62)), size) + rng.bytes(24) + struct.pack("<III", 0, meta, 0)
+        head = b"MSV1" + struct.pack("<HHQQ", 2, kind, int(rng.integers(0, 1 << 62)), size) + rng.bytes(24) + struct.pack("<III", 0, meta, 0)
         try:
             message = wire.unpack(head + struct.pack("<I", zlib.crc32(head)) + payload)
         except ProtocolError:

@@ -13,6 +13,7 @@ namespace memsvc {
 
 void bind_schema(pybind11::module_& m);
 void bind_memory(pybind11::module_& m);
+void bind_returns(pybind11::module_& m);
 void bind_replay(pybind11::module_& m);
 void bind_tree(pybind11::module_& m);
 

@@ -5,7 +5,6 @@
 #include <mutex>
 
 #include "bind.h"
-#include "returns.h"
 #include "step.h"
 
 namespace py = pybind11;
@@ -127,10 +126,25 @@ class PyMemory {
     check_step(status);
   }
 
-  void end(int64_t env, bool terminated, py::object final_step) {
+  void end(int64_t env, bool terminated, py::object final_step, double weight) {
     StepView last;
     if (!final_step.is_none()) reader_.some(final_step, &last);
-    check_step(memory_->end(environment(env), terminated, final_step.is_none() ? nullptr : last.data.data()));
+    check_step(memory_->end(environment(env), terminated, final_step.is_none() ? nullptr : last.data.data(), weight));
+  }
+
+  void gate(size_t table, std::optional<uint64_t> allowed, bool blocked) {
+    check_table(table);
+    py::gil_scoped_release free;
+    memory_->gate(table, allowed.value_or(~uint64_t{0}), blocked);
+  }
+  void newest(int64_t version) {
+    py::gil_scoped_release free;
+    memory_->newest(version);
+  }
+  void configure(size_t table, const TableSpec& spec) {
+    check_table(table);
+    py::gil_scoped_release free;
+    memory_->configure(table, spec);
   }
 
   py::object draw(size_t table, uint64_t draws, size_t max_bytes, size_t head) {
@@ -197,16 +211,20 @@ class PyMemory {
       d["population"] = v.population;
       d["min_weight"] = v.min_weight;
       d["scale"] = v.scale;
+      d["exponent"] = v.exponent;
       d["inserted"] = v.inserted;
       d["held"] = v.held;
       d["unsent"] = v.unsent;
       d["applied"] = v.applied;
+      d["stale"] = v.stale;
+      d["short_episodes"] = v.short_episodes;
       tables.append(d);
     }
     py::dict out;
     out["steps"] = s.steps;
     out["episodes"] = s.episodes;
     out["added"] = s.added;
+    out["ended"] = s.ended;
     out["bytes"] = s.bytes;
     out["streams"] = s.streams;
     out["tables"] = tables;
@@ -276,33 +294,6 @@ class PyMemory {
   bool needs_priority_ = false;
 };
 
-// [T, k] with k columns, or raises.
-size_t dims(const Doubles& a, size_t T, const char* name) {
-  if (a.ndim() != 2 || static_cast<size_t>(a.shape(0)) != T) raise("SchemaError", std::string(name) + " must have shape [T, k]");
-  return static_cast<size_t>(a.shape(1));
-}
-
-py::tuple py_n_step(const Doubles& reward, bool terminated, size_t n, const Doubles& gamma) {
-  if (n < 1) raise("ConfigError", "n: expected a positive integer, got 0");
-  const size_t T = static_cast<size_t>(reward.ndim() == 2 ? reward.shape(0) : 0);
-  const size_t k = dims(reward, T, "reward"), kg = dims(gamma, T, "gamma");
-  py::array_t<double> out({T, k}), discount({T, kg});
-  py::array_t<int64_t> next(static_cast<Py_ssize_t>(T));
-  n_step(reward.data(), T, k, terminated, n, gamma.data(), kg, out.mutable_data(), discount.mutable_data(), next.mutable_data());
-  return py::make_tuple(out, discount, next);
-}
-
-py::array_t<double> py_lambda_return(const Doubles& reward, const Doubles& value, const Doubles& last, bool terminated, const Doubles& gamma,
-                                     double lam) {
-  const size_t T = static_cast<size_t>(reward.ndim() == 2 ? reward.shape(0) : 0);
-  const size_t k = dims(reward, T, "reward"), kg = dims(gamma, T, "gamma");
-  if (dims(value, T, "value") != k || static_cast<size_t>(last.size()) != k)
-    raise("SchemaError", "value and last_value must have the reward's dimensions");
-  py::array_t<double> q({T, k});
-  lambda_return(reward.data(), value.data(), T, k, last.data(), terminated, gamma.data(), kg, lam, q.mutable_data());
-  return q;
-}
-
 }  // namespace
 
 void bind_memory(py::module_& m) {
@@ -312,7 +303,10 @@ void bind_memory(py::module_& m) {
       .def("add", &PyMemory::add, py::arg("env"), py::arg("step"), py::arg("priority").none(true), py::arg("version"))
       .def("add_batch", &PyMemory::add_batch, py::arg("envs"), py::arg("active"), py::arg("step"), py::arg("priority"), py::arg("version"),
            py::arg("terminated"), py::arg("truncated"), py::arg("final"))
-      .def("end", &PyMemory::end, py::arg("env"), py::arg("terminated"), py::arg("final").none(true))
+      .def("end", &PyMemory::end, py::arg("env"), py::arg("terminated"), py::arg("final").none(true), py::arg("weight") = 1.0)
+      .def("gate", &PyMemory::gate, py::arg("table"), py::arg("allowed").none(true), py::arg("blocked"))
+      .def("newest", &PyMemory::newest, py::arg("version"))
+      .def("configure", &PyMemory::configure, py::arg("table"), py::arg("spec"))
       .def("draw", &PyMemory::draw, py::arg("table"), py::arg("draws"), py::arg("max_bytes"), py::arg("head"))
       .def("feedback", &PyMemory::feedback, py::arg("table"), py::arg("number"), py::arg("keys"), py::arg("priorities"))
       .def("evicted", &PyMemory::evicted, py::arg("table"), py::arg("keys"))
@@ -321,9 +315,6 @@ void bind_memory(py::module_& m) {
       .def_property_readonly("added", &PyMemory::added)
       .def("unsent", &PyMemory::unsent, py::arg("table"))
       .def("stats", &PyMemory::stats);
-  m.def("n_step", &py_n_step, py::arg("reward"), py::arg("terminated"), py::arg("n"), py::arg("gamma"));
-  m.def("lambda_return", &py_lambda_return, py::arg("reward"), py::arg("value"), py::arg("last_value"), py::arg("terminated"), py::arg("gamma"),
-        py::arg("lam"));
 }
 
 }  // namespace memsvc

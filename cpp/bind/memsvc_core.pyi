@@ -63,15 +63,33 @@ class Memory:
 
         Rows of `final` are read where done.
         """
-    def end(self, env: int, terminated: bool, final: Mapping[str, Any] | None) -> None:
+    def end(self, env: int, terminated: bool, final: Mapping[str, Any] | None, weight: float = 1.0) -> None:
         """Ends the episode of `env`: terminated, else truncated, which needs final's fields where a next observation or a value is used.
-        Without a step so far nothing happens."""
+        Without a step so far nothing happens.
+
+        `weight`, finite and >= 0, multiplies the weights of the episode's items in tables with
+        actor.episode_weights (0: never drawn; positive factors are kept within 1e-100 .. 1e100; 1 until this call, so that
+        such tables with select = "all" send nothing before it); SchemaError where it is not 1 and no table has it. Never refused by a gate.
+        """
+    def gate(self, table: int, allowed: int | None, blocked: bool) -> None:
+        """add and add_batch raise WindowFull, which names the table and the rule, from when this table has made `allowed` items (None: no bound;
+        counted exactly, one call may pass it), and while `blocked`. A lowered bound hands the rest back: the next payload's head says so."""
+    def newest(self, version: int) -> None:
+        """The newest version of the actor's topic (DEFINITIONS 10); older ones than before are passed over. Tables with limits.max_staleness:
+        items that are too stale have weight 0 and leave total, population and min_weight; of select = "all" they are sent no more."""
+    def configure(self, table: int, spec: TableSpec) -> None:
+        """Takes the settings of `spec` that may change while running: weights, returns and the priorities that no learner has given are made anew,
+        staleness is judged again (what select = "all" has passed over as stale stays so). What the server holds keeps its content. O(items)."""
     def draw(self, table: int, draws: int, max_bytes: int, head: int) -> NDArray[np.uint8] | None:
         """One push payload (cpp/core/cache.h) behind `head` free bytes, or None when there is nothing to say.
 
-        Tables with caches: up to `draws` independent draws by weight, fewer once the payload passes max_bytes, at least one; draws = 0 reports
-        the totals alone.
-        Tables with select = "all": unsent items whose quantities are final, oldest first, until max_bytes; None when none is.
+        Tables with caches: up to `draws` draws by weight, fewer once the payload passes max_bytes, at least one; draws = 0 reports the totals alone.
+        Independent draws, w = g * kappa^t * decay^n * p^exponent with n as of before this cache; or, without replacement, each by the weights left,
+        never again before reopen(), and the head's totals are what is left after them.
+        Tables with select = "all": unsent items whose quantities are final, oldest first, until max_bytes; None when none is, but a head alone where
+        the server must know that the newest version (with max_staleness) has changed, that the allowance was lowered or used up by items that are not
+        sent, or that more episodes were too short for any item while none was made. With when_full = "block" at most `draws` items; draws = 0 gives
+        the head alone, always.
         """
     def feedback(self, table: int, number: int, keys: Keys, priorities: NDArray[np.float64]) -> int:
         """Learners' raw priorities, numbered by the server; applied to the items still here. Returns how many were."""
@@ -87,8 +105,8 @@ class Memory:
     def unsent(self, table: int) -> tuple[int, int]:
         """(items, payload bytes, roughly) that select = "all" still has to send; (0, 0) for tables with caches."""
     def stats(self) -> dict[str, Any]:
-        """steps, episodes, added (steps so far), bytes, streams; tables: [{total, population, min_weight, scale, inserted, held, unsent,
-        applied}]."""
+        """steps, episodes, added (steps so far), ended (episodes so far), bytes, streams; tables: [{total, population, min_weight, scale, exponent,
+        inserted, held, unsent, applied, stale, short_episodes}]."""
 
 class Replay:
     """The server's state: one step store in preallocated, touched pages within `memory_bytes`, and the tables over it (DEFINITIONS 7, stage two).
@@ -102,16 +120,27 @@ class Replay:
     def footprint(schema: Schema, tables: Sequence[TableSpec], memory_bytes: int) -> dict[str, int]:
         """What __init__ would take, without taking it: {"steps": capacity in steps, "step_bytes": bytes of one with its share of every index,
         "bytes": the whole, "least_bytes": what memory_bytes must be at least}."""
-    def join(self, name: str, envs: int) -> tuple[int, list[int]]:
-        """(actor number, its streams' ids). A living actor of the same name is replaced: its queue and weight leave."""
+    def join(self, name: str, envs: int, topic: str = "default") -> tuple[int, list[int]]:
+        """(actor number, its streams' ids). A living actor of the same name is replaced: its queue and weight leave.
+
+        `topic`: of the parameters whose versions its steps carry.
+        """
     def leave(self, actor: int) -> None:
         """The actor's queue is used up, then its weight leaves W and N."""
     def push(self, actor: int, payload: Bytes) -> tuple[int, int]:
         """Stores one payload. Returns (items stored, draws queued). ProtocolError for a malformed one, which changes nothing."""
     def notices(self, actor: int, table: int) -> tuple[int, Keys, Keys]:
-        """(draws wanted in the queue beyond those that are there, keys asked for again, keys evicted since the last call)."""
+        """(draws wanted in the queue beyond those that are there, keys asked for again, keys evicted since the last call).
+
+        Where the table blocks when it is full, the first is how many items the actor may send, of those not pushed yet.
+        """
     def hungry(self, table: int) -> list[int]:
-        """Actors whose queue has fallen below half of the stock wanted from them."""
+        """Actors that are to be told more: their queue has fallen below half of the stock wanted from them, or they may send or insert more."""
+    def allowance(self, actor: int, table: int) -> tuple[int, float] | None:
+        """The limiter's word to an actor (DEFINITIONS 9): (what its own count of inserted items may reach, items that all actors are ahead of
+        learners by); None without a limiter."""
+    def publish(self, topic: str, version: int) -> None:
+        """The newest version of a topic: what is too stale for it cannot be drawn from now on (DEFINITIONS 10)."""
     def take_feedback(self, actor: int, table: int) -> tuple[int, Keys, NDArray[np.float64]] | None:
         """Closes the open batch of learners' priorities for this actor and returns it with its number (from 1), or None when it is empty."""
     def with_feedback(self, table: int) -> list[int]:
@@ -123,15 +152,42 @@ class Replay:
         """
     def largest_batch(self, table: int) -> int:
         """The largest batch that draw() can ever fill: a quarter of the places for draws; 2^64 - 1 where select = "all"."""
-    def draw(self, table: int, batch: int, out: NDArray[np.uint8], offset: int) -> tuple[int, float] | None:
-        """Stage two: a batch written to out[offset:] (TableSpec.layout), shuffled. Returns (N, W), or None when no whole batch can be drawn now."""
-    def why_not(self, table: int, batch: int) -> tuple[str, int, int]:
-        """Why draw() returns None now: (reason, have, need); reason "min_items" | "stock" (the queues cannot fill the batch) | "empty" | "ready"."""
+    def draw(
+        self, table: int, batch: int, out: NDArray[np.uint8], offset: int, min_version: int | None = None, ticket: int = 0
+    ) -> tuple[int, float] | None:
+        """A batch at out[offset:] (TableSpec.layout), shuffled unless the sampler is an order. Returns (N, W), or None when no whole batch
+        can be drawn now.
+
+        `min_version`: only items of it or newer, which P, N and W then refer to (select = "all", else ConfigError). `ticket` > 0: a number not in
+        use, for `taken` or `put_back`; 0: the batch counts as taken.
+        """
+    def taken(self, table: int, ticket: int) -> None:
+        """A learner has got the batch of this ticket; items drawn max_times_sampled times, all confirmed, go. Tickets not open are ignored."""
+    def put_back(self, table: int, ticket: int) -> None:
+        """No learner will get the batch of this ticket: it counts neither as sampled nor against max_times_sampled."""
+    def why_not(self, table: int, batch: int, min_version: int | None = None) -> tuple[str, int, int]:
+        """Why draw() returns None now: (reason, have, need).
+
+        "min_items": items there, limits.min_items. "stock": draws in the queues, batch. "few": draws that are left, batch. "limiter": items inserted,
+        how many must have been for this batch. "stale": version of the youngest item, oldest version allowed. "short": episodes so far, all shorter
+        than item.length. "version": version of the youngest item, min_version. "empty": 0, min_items. "ready".
+        """
+    def get(self, table: int, keys: Keys, out: NDArray[np.uint8], offset: int) -> tuple[int, int, float]:
+        """The items that are here, in the order of `keys`, as a batch of exactly so many at out[offset:], which has room for len(keys).
+
+        Returns (how many, N, W). The weight and probability of an item that cannot be drawn are 0.
+        """
+    def delete(self, table: int, keys: Keys) -> tuple[int, int]:
+        """Removes items; of caches they are never drawn again, here and at the actor. Returns (removed, not here)."""
+    def configure(self, table: int, spec: TableSpec) -> None:
+        """Takes what may change while running from `spec`: exponent, beta, values of gamma, lambda, min_items, the limiter, max_staleness."""
     def update(self, table: int, keys: Keys, priorities: NDArray[np.float64]) -> tuple[int, int, Keys]:
         """Learners' raw priorities: (applied, stale, keys refused because p is NaN, infinite or negative). Of duplicate keys the last counts."""
     def stats(self) -> dict[str, Any]:
         """steps, capacity_steps, bytes, seed; tables: [{items, total, population, min_weight, drawn, inserted, stale_updates, refused_updates,
-        evicted, starved, actors: [{name, actor, total, population, queue, wanted, drawn, received, starved, left}]}]."""
+        evicted, starved, aged (removed as too stale), deleted, put_back, in_flight (draws not confirmed), exhausted, age_steps (mean age of draws
+        delivered, in steps of their actors), limiter: {inserted, sampled, ahead (samples that actors are ahead by)} | None, actors: [{name, actor,
+        total, population, queue, wanted, drawn, received, starved, left, steps, episodes, short_episodes, stale, age_steps}]}]."""
 
 class SumTree:
     """8-ary float64 sum tree over `capacity` leaves (cpp/core/tree.h), exposed for tests and benchmarks. Not thread-safe."""
@@ -144,11 +200,20 @@ class SumTree:
     def weights(self, indices: NDArray[np.int64]) -> NDArray[np.float64]:
         """Weights of leaves."""
     @property
+    def vectorised(self) -> bool:
+        """Whether it runs on AVX-512."""
+    @property
     def total(self) -> float:
         """Sum of all weights."""
     @property
     def min_positive(self) -> float:
         """Smallest positive weight, 0 when there is none."""
+
+def use_simd(on: bool) -> None:
+    """False: trees made from now on, in the whole process, use the scalar code (tests); True, as at the start: AVX-512 where there is any.
+
+    Both give the same bits (DESIGN 6). Thread-safe.
+    """
 
 def n_step(
     reward: NDArray[np.float64], terminated: bool, n: int, gamma: NDArray[np.float64]

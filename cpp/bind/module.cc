@@ -7,6 +7,7 @@ PYBIND11_MODULE(memsvc_core, m) {
   m.doc() = "The C++ core of memsvc; memsvc_core.pyi holds the contracts.";
   memsvc::bind_schema(m);
   memsvc::bind_memory(m);
+  memsvc::bind_returns(m);
   memsvc::bind_replay(m);
   memsvc::bind_tree(m);
 }

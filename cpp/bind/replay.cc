@@ -35,6 +35,16 @@ const char* name_of(Why why) {
       return "min_items";
     case Why::kStock:
       return "stock";
+    case Why::kFew:
+      return "few";
+    case Why::kLimiter:
+      return "limiter";
+    case Why::kStale:
+      return "stale";
+    case Why::kShort:
+      return "short";
+    case Why::kVersion:
+      return "version";
     default:
       return "empty";
   }
@@ -44,16 +54,21 @@ py::dict as_dict(const ActorStats& actor) {
   using namespace py::literals;
   return py::dict("name"_a = actor.name, "actor"_a = actor.actor, "total"_a = actor.total, "population"_a = actor.population, "queue"_a = actor.queue,
                   "wanted"_a = actor.wanted, "drawn"_a = actor.drawn, "received"_a = actor.received, "starved"_a = actor.starved,
-                  "left"_a = actor.left);
+                  "left"_a = actor.left, "steps"_a = actor.steps, "episodes"_a = actor.episodes, "short_episodes"_a = actor.short_episodes,
+                  "stale"_a = actor.stale, "age_steps"_a = actor.age_steps);
 }
 
 py::dict as_dict(const TableStats& table) {
   using namespace py::literals;
   py::list actors;
   for (const ActorStats& actor : table.actors) actors.append(as_dict(actor));
+  py::object limiter = py::none();
+  if (table.limited) limiter = py::dict("inserted"_a = table.inserted, "sampled"_a = table.sampled, "ahead"_a = table.ahead);
   return py::dict("items"_a = table.items, "total"_a = table.total, "population"_a = table.population, "min_weight"_a = table.min_weight,
                   "drawn"_a = table.drawn, "inserted"_a = table.inserted, "stale_updates"_a = table.stale_updates,
-                  "refused_updates"_a = table.refused_updates, "evicted"_a = table.evicted, "starved"_a = table.starved, "actors"_a = actors);
+                  "refused_updates"_a = table.refused_updates, "evicted"_a = table.evicted, "starved"_a = table.starved, "aged"_a = table.aged,
+                  "deleted"_a = table.deleted, "put_back"_a = table.put_back, "in_flight"_a = table.in_flight, "exhausted"_a = table.exhausted,
+                  "limiter"_a = limiter, "age_steps"_a = table.age_steps, "actors"_a = actors);
 }
 
 // A Replay and what only the edge needs of its settings.
@@ -76,12 +91,12 @@ class PyReplay {
                     "least_bytes"_a = footprint.least_bytes);
   }
 
-  py::tuple join(const std::string& name, size_t envs) {
+  py::tuple join(const std::string& name, size_t envs, const std::string& topic) {
     std::vector<uint64_t> streams;
     uint64_t actor;
     {
       const py::gil_scoped_release release;
-      actor = replay_->join(name, envs, &streams);
+      actor = replay_->join(name, envs, &streams, topic);
     }
     return py::make_tuple(actor, streams);
   }
@@ -119,6 +134,24 @@ class PyReplay {
     return replay_->hungry(table);
   }
 
+  py::object allowance(uint64_t actor, size_t table) {
+    in_range(table);
+    uint64_t allowed = 0;
+    double ahead = 0;
+    bool limited;
+    {
+      const py::gil_scoped_release release;
+      limited = replay_->allowance(actor, table, &allowed, &ahead);
+    }
+    if (!limited) return py::none();
+    return py::make_tuple(allowed, ahead);
+  }
+
+  void publish(const std::string& topic, int64_t version) {
+    const py::gil_scoped_release release;
+    replay_->publish(topic, version);
+  }
+
   py::object take_feedback(uint64_t actor, size_t table) {
     in_range(table);
     Feedback feedback;
@@ -148,36 +181,76 @@ class PyReplay {
     return replay_->largest_batch(table);
   }
 
-  py::object draw(size_t table, size_t batch, Bytes out, size_t offset) {
+  py::object draw(size_t table, size_t batch, Bytes out, size_t offset, std::optional<int64_t> min_version, uint64_t ticket) {
     in_range(table);
     if (batch < 1) throw py::value_error("batch: expected at least 1, got 0");
-    const size_t bytes = specs_[table].batch_bytes(batch, nullptr);
-    const size_t size = static_cast<size_t>(out.size());
-    if (offset > size || size - offset < bytes) {
-      throw py::value_error("out: " + std::to_string(size) + " bytes with offset " + std::to_string(offset) + " do not hold a batch of " +
-                            std::to_string(bytes) + " bytes");
-    }
-    uint8_t* to = out.mutable_data() + offset;  // raises for a read-only array
-    if (reinterpret_cast<uintptr_t>(to) % 8 != 0) throw py::value_error("out: out[offset:] must begin at a multiple of 8 bytes");
+    uint8_t* to = room_for(table, batch, out, offset);
     uint64_t population = 0;
     double total = 0;
+    const int64_t version = checked_version(table, min_version);
     bool drawn;
     {
       const py::gil_scoped_release release;
-      drawn = replay_->draw(table, batch, to, &population, &total);
+      drawn = replay_->draw(table, batch, to, &population, &total, version, ticket);
     }
     if (!drawn) return py::none();
     return py::make_tuple(population, total);
   }
 
-  py::tuple why_not(size_t table, size_t batch) const {
+  void taken(size_t table, uint64_t ticket) {
     in_range(table);
+    const py::gil_scoped_release release;
+    replay_->taken(table, ticket);
+  }
+
+  void put_back(size_t table, uint64_t ticket) {
+    in_range(table);
+    const py::gil_scoped_release release;
+    replay_->put_back(table, ticket);
+  }
+
+  py::tuple why_not(size_t table, size_t batch, std::optional<int64_t> min_version) const {
+    in_range(table);
+    const int64_t version = checked_version(table, min_version);
     Reason reason;
     {
       const py::gil_scoped_release release;
-      reason = replay_->why_not(table, batch);
+      reason = replay_->why_not(table, batch, version);
     }
     return py::make_tuple(name_of(reason.why), reason.have, reason.need);
+  }
+
+  py::tuple get(size_t table, const Keys& keys, Bytes out, size_t offset) {
+    in_range(table);
+    uint8_t* to = room_for(table, static_cast<size_t>(keys.size()), out, offset);
+    uint64_t population = 0;
+    double total = 0;
+    size_t found;
+    {
+      const uint64_t* first = keys.data();
+      const size_t n = static_cast<size_t>(keys.size());
+      const py::gil_scoped_release release;
+      found = replay_->get(table, first, n, to, &population, &total);
+    }
+    return py::make_tuple(found, population, total);
+  }
+
+  py::tuple erase(size_t table, const Keys& keys) {
+    in_range(table);
+    UpdateResult result;
+    {
+      const uint64_t* first = keys.data();
+      const size_t n = static_cast<size_t>(keys.size());
+      const py::gil_scoped_release release;
+      result = replay_->erase(table, first, n);
+    }
+    return py::make_tuple(result.applied, result.stale);
+  }
+
+  void configure(size_t table, const TableSpec& spec) {
+    in_range(table);
+    const py::gil_scoped_release release;
+    replay_->configure(table, spec);
   }
 
   py::tuple update(size_t table, const Keys& keys, const Doubles& priorities) {
@@ -214,6 +287,26 @@ class PyReplay {
     if (table >= specs_.size()) throw py::index_error("table " + std::to_string(table) + " of " + std::to_string(specs_.size()));
   }
 
+  // Where a batch is to be written, which raises where it does not fit.
+  uint8_t* room_for(size_t table, size_t batch, Bytes& out, size_t offset) const {
+    const size_t bytes = specs_[table].batch_bytes(batch, nullptr);
+    const size_t size = static_cast<size_t>(out.size());
+    if (offset > size || size - offset < bytes) {
+      throw py::value_error("out: " + std::to_string(size) + " bytes with offset " + std::to_string(offset) + " do not hold a batch of " +
+                            std::to_string(bytes) + " bytes");
+    }
+    uint8_t* to = out.mutable_data() + offset;  // raises for a read-only array
+    if (reinterpret_cast<uintptr_t>(to) % 8 != 0) throw py::value_error("out: out[offset:] must begin at a multiple of 8 bytes");
+    return to;
+  }
+
+  int64_t checked_version(size_t table, const std::optional<int64_t>& version) const {
+    if (!version) return kAnyVersion;
+    if (specs_[table].select == Select::kAll) return *version;
+    raise("ConfigError", "min_version: table \"" + specs_[table].name +
+                             "\" has actor.select other than \"all\", so its items are at the actors: bound their age with limits.max_staleness");
+  }
+
   static py::buffer_info contiguous(const py::buffer& payload) {
     py::buffer_info info = payload.request();
     py::ssize_t expected = info.itemsize;
@@ -234,7 +327,7 @@ void bind_replay(py::module_& m) {
       .def(py::init<const Schema&, const py::sequence&, uint64_t, uint64_t, uint64_t>(), py::arg("schema"), py::arg("tables"),
            py::arg("memory_bytes"), py::arg("seed"), py::arg("first_stream"))
       .def_static("footprint", &PyReplay::footprint, py::arg("schema"), py::arg("tables"), py::arg("memory_bytes"))
-      .def("join", &PyReplay::join, py::arg("name"), py::arg("envs"))
+      .def("join", &PyReplay::join, py::arg("name"), py::arg("envs"), py::arg("topic") = "default")
       .def("leave", &PyReplay::leave, py::arg("actor"))
       .def("push", &PyReplay::push, py::arg("actor"), py::arg("payload"))
       .def("notices", &PyReplay::notices, py::arg("actor"), py::arg("table"))
@@ -243,8 +336,16 @@ void bind_replay(py::module_& m) {
       .def("with_feedback", &PyReplay::with_feedback, py::arg("table"))
       .def("expect", &PyReplay::expect, py::arg("table"), py::arg("draws"))
       .def("largest_batch", &PyReplay::largest_batch, py::arg("table"))
-      .def("draw", &PyReplay::draw, py::arg("table"), py::arg("batch"), py::arg("out").noconvert(), py::arg("offset"))
-      .def("why_not", &PyReplay::why_not, py::arg("table"), py::arg("batch"))
+      .def("allowance", &PyReplay::allowance, py::arg("actor"), py::arg("table"))
+      .def("publish", &PyReplay::publish, py::arg("topic"), py::arg("version"))
+      .def("draw", &PyReplay::draw, py::arg("table"), py::arg("batch"), py::arg("out").noconvert(), py::arg("offset"),
+           py::arg("min_version") = py::none(), py::arg("ticket") = 0)
+      .def("taken", &PyReplay::taken, py::arg("table"), py::arg("ticket"))
+      .def("put_back", &PyReplay::put_back, py::arg("table"), py::arg("ticket"))
+      .def("why_not", &PyReplay::why_not, py::arg("table"), py::arg("batch"), py::arg("min_version") = py::none())
+      .def("get", &PyReplay::get, py::arg("table"), py::arg("keys"), py::arg("out").noconvert(), py::arg("offset"))
+      .def("delete", &PyReplay::erase, py::arg("table"), py::arg("keys"))
+      .def("configure", &PyReplay::configure, py::arg("table"), py::arg("spec"))
       .def("update", &PyReplay::update, py::arg("table"), py::arg("keys"), py::arg("priorities"))
       .def("stats", &PyReplay::stats);
 }

@@ -47,6 +47,8 @@ class Group {
     dict_ = settings[name].cast<py::dict>();
     given_ = true;
   }
+  // The settings beside the groups.
+  explicit Group(const py::dict& settings) : name_(""), dict_(settings), given_(true) {}
   bool given() const { return given_; }
 
   template <class T>
@@ -97,7 +99,7 @@ class Group {
     if (f < 0) refuse(at, "the step has no field \"" + name + "\"");
     return f;
   }
-  std::string path(const char* key) const { return std::string(name_) + "." + key; }
+  std::string path(const char* key) const { return name_[0] ? std::string(name_) + "." + key : key; }
 
  private:
   const char* name_;
@@ -133,27 +135,49 @@ TableSpec parse_table(const Schema& schema, const py::dict& settings) {
   priority.read("exponent", &t.exponent, "a number");
   priority.read("coefficients", &t.coefficients, "a list of numbers");
   priority.read("eta", &t.eta, "a number");
+  priority.read("decay", &t.decay, "a number");
   std::string baseline = "value";
   priority.read("baseline", &baseline, "the name of a step field");
   if (t.source == Source::kTd) t.baseline = priority.find(schema, baseline, "priority.baseline");
 
   const Group actor(settings, "actor");
-  actor.choose<Select>("select", &t.select, {{"prioritized", Select::kPrioritized}, {"uniform", Select::kUniform}, {"all", Select::kAll}});
+  actor.choose<Select>("select", &t.select,
+                       {{"prioritized", Select::kPrioritized},
+                        {"uniform", Select::kUniform},
+                        {"all", Select::kAll},
+                        {"without_replacement", Select::kWithoutReplacement}});
   actor.read("cache", &t.cache, "a positive integer");
   actor.read("max_steps", &t.max_steps, "a positive integer");
   actor.read("max_episodes", &t.max_episodes, "an integer >= 0");
 
-  if (settings.contains("sampler")) {
-    const std::string sampler = settings["sampler"].cast<std::string>();
-    if (sampler != "prioritized" && sampler != "uniform") refuse("sampler", "\"" + sampler + "\" is not in this version");
-    t.sampler = sampler == "uniform" ? Sampler::kUniform : Sampler::kPrioritized;
-  }
+  actor.read("step_discount", &t.step_discount, "a number");
+  actor.read("episode_weights", &t.episode_weights, "true or false");
+
+  const Group whole(settings);
+  whole.choose<Sampler>("sampler", &t.sampler,
+                        {{"prioritized", Sampler::kPrioritized},
+                         {"uniform", Sampler::kUniform},
+                         {"fifo", Sampler::kFifo},
+                         {"lifo", Sampler::kLifo},
+                         {"max", Sampler::kMax},
+                         {"min", Sampler::kMin}});
 
   const Group importance(settings, "importance");
   importance.read("beta", &t.beta, "a number");
   importance.choose<Normalize>("normalize", &t.normalize, {{"table", Normalize::kTable}, {"batch", Normalize::kBatch}, {"none", Normalize::kNone}});
-  Group(settings, "capacity").read("items", &t.capacity_items, "an integer >= 0");
-  Group(settings, "limits").read("min_items", &t.min_items, "an integer >= 0");
+  const Group capacity(settings, "capacity");
+  capacity.read("items", &t.capacity_items, "an integer >= 0");
+  capacity.read("per_actor_episodes", &t.per_actor_episodes, "an integer >= 0");
+  capacity.read("per_actor_steps", &t.per_actor_steps, "an integer >= 0");
+  bool blocks = false;
+  capacity.choose<bool>("when_full", &blocks, {{"evict", false}, {"block", true}});
+  t.blocks = blocks;
+  const Group limits(settings, "limits");
+  limits.read("min_items", &t.min_items, "an integer >= 0");
+  limits.read("samples_per_insert", &t.samples_per_insert, "a number");
+  limits.read("tolerance", &t.tolerance, "a number");
+  limits.read("max_times_sampled", &t.max_times_sampled, "an integer >= 0");
+  limits.read("max_staleness", &t.max_staleness, "an integer >= -1");
   check(t.derive(schema));
   return t;
 }

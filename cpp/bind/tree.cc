@@ -67,11 +67,13 @@ std::unique_ptr<PyTree> make_tree(size_t capacity, uint64_t seed, bool simd) {
 }  // namespace
 
 void bind_tree(py::module_& m) {
+  m.def("use_simd", &use_simd, py::arg("on"));
   py::class_<PyTree>(m, "SumTree")
       .def(py::init(&make_tree), py::arg("capacity"), py::arg("seed"), py::arg("simd") = true)
       .def("update", &PyTree::update, py::arg("indices"), py::arg("weights"))
       .def("draw", &PyTree::draw, py::arg("n"), py::arg("stratified") = true)
       .def("weights", &PyTree::weights, py::arg("indices"))
+      .def_property_readonly("vectorised", [](const PyTree& self) { return self.tree.vectorised(); })
       .def_property_readonly("total", [](const PyTree& self) { return self.tree.total(); })
       .def_property_readonly("min_positive", [](const PyTree& self) { return self.tree.min_positive(); });
 }

@@ -9,7 +9,7 @@ namespace memsvc {
 namespace {
 
 // The payload's parts in order, in bytes without padding.
-constexpr size_t kParts = 7;
+constexpr size_t kParts = 9;
 void parts_of(const TableSpec& spec, const CacheHead& head, unsigned __int128 parts[kParts]) {
   using Wide = unsigned __int128;
   parts[0] = sizeof(CacheHead);
@@ -17,8 +17,10 @@ void parts_of(const TableSpec& spec, const CacheHead& head, unsigned __int128 pa
   parts[2] = static_cast<Wide>(head.rows) * head.row_stride;
   parts[3] = static_cast<Wide>(head.items) * sizeof(ItemRecord);
   parts[4] = static_cast<Wide>(head.items) * spec.made_bytes;
-  parts[5] = static_cast<Wide>(head.draws) * sizeof(DrawRecord);
-  parts[6] = static_cast<Wide>(head.gone) * sizeof(uint64_t);
+  parts[5] = spec.factors() ? static_cast<Wide>(head.items) * sizeof(double) : 0;
+  parts[6] = static_cast<Wide>(head.draws) * sizeof(DrawRecord);
+  parts[7] = static_cast<Wide>(head.gone) * sizeof(uint64_t);
+  parts[8] = static_cast<Wide>(head.floors) * sizeof(uint64_t);
 }
 
 Status malformed(const std::string& what) { return Status(Code::kMalformed, "a cache " + what); }
@@ -30,6 +32,7 @@ Status check_head(const CacheHead& head) {
   if (!(head.total >= 0 && head.total <= 1e250)) return malformed("reports a total that is not a number from 0 to 1e250");
   if (!std::isfinite(head.min_weight) || head.min_weight < 0) return malformed("reports a min_weight that is not a finite number >= 0");
   if (!std::isfinite(head.scale) || head.scale <= 0) return malformed("reports a scale that is not a finite number > 0");
+  if (!(head.exponent >= 0) || !std::isfinite(head.exponent)) return malformed("reports an exponent that is not a finite number >= 0");
   if (head.population > (uint64_t{1} << 62)) return malformed("reports a population beyond 2^62");
   return Status();
 }
@@ -87,14 +90,17 @@ Status read_cache(const TableSpec& spec, size_t row_stride, const uint8_t* data,
   view.rows = begin[2];
   view.items = reinterpret_cast<const ItemRecord*>(begin[3]);
   view.made = begin[4];
-  view.draws = reinterpret_cast<const DrawRecord*>(begin[5]);
-  view.gone = reinterpret_cast<const uint64_t*>(begin[6]);
+  if (spec.factors()) view.factors = reinterpret_cast<const double*>(begin[5]);
+  view.draws = reinterpret_cast<const DrawRecord*>(begin[6]);
+  view.gone = reinterpret_cast<const uint64_t*>(begin[7]);
+  view.floors = reinterpret_cast<const uint64_t*>(begin[8]);
 
   for (uint64_t i = 0; i < head.rows; ++i) {
     if (step_of(view.row_keys[i]) == (uint64_t{1} << kStepBits) - 1) return malformed(at("row_keys", i) + " is beyond the last step");
   }
   for (uint64_t i = 0; i < head.items; ++i) {
     if (Status status = check_item(spec, view.items[i], i); !status.ok()) return status;
+    if (view.factors && !(view.factors[i] >= 0 && view.factors[i] <= 1e100)) return malformed(at("factors", i) + " is not a number from 0 to 1e100");
   }
   if (spec.select == Select::kAll && head.draws != 0) return malformed("for a table with select = \"all\" carries draws");
   for (uint64_t i = 0; i < head.draws; ++i) {

@@ -1,5 +1,5 @@
-// Stage two over actors' caches (DEFINITIONS 7): an actor by weight, then its next draw, thinned or split, each used once; and demand, the
-// stock of draws wanted from each actor. Not thread-safe: Replay's lock guards it.
+// Stage two over actors' caches (DEFINITIONS 7): an actor by weight, then one of its items: its next draw, thinned, or, so far as learners have
+// raised weights meanwhile, one of those. And demand, the stock of draws wanted from each actor. Not thread-safe: Replay's lock guards it.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "draws.h"
+#include "gather.h"
 #include "items.h"
 #include "lane.h"
 #include "random.h"
@@ -14,19 +15,21 @@
 namespace memsvc {
 
 // p^exponent, or 1 for tables that draw uniformly; an item with p == 0 is never drawn. p is already multiplied by its actor's scale.
-double weight_of(const TableSpec& spec, double p);
+double weight_of(const TableSpec& spec, double p, double exponent);
+inline double weight_of(const TableSpec& spec, double p) { return weight_of(spec, p, spec.exponent); }
 
 class Caches {
  public:
   Caches(const TableSpec& spec, Items* items, Lanes* lanes, Random* random) : spec_(spec), items_(items), lanes_(lanes), random_(random) {}
 
-  // Entries for draws of all queues together; half of them is the most that pushes fill, the rest is for split draws.
+  // Entries for draws of all queues together; half of them is the most that pushes fill. The items have their places already.
   // `holds`: draws whose windows the store holds together, at least; a stock beyond it would only push itself out.
-  void place(Arena* arena, uint32_t entries, uint64_t holds) {
-    draws_.place(arena, entries);
-    holds_ = holds;
-    expect(kFirstStock);
-  }
+  void place(Arena* arena, uint32_t entries, uint64_t holds);
+
+  // W, N and the smallest weight. Without replacement the population is the draws in the queues.
+  Population population() const;
+  // What limits.min_items compares with: N, or without replacement all that can still come.
+  uint64_t drawable() const;
 
   // Draws that learners are to find in stock over all actors: as many as the store holds, but at least the largest batch.
   void expect(uint64_t draws) { expected_ = std::min(std::max(std::min(draws, holds_), largest_), largest_batch()); }
@@ -39,25 +42,39 @@ class Caches {
   // The stock has fallen below half of its target.
   bool hungry(const Lane& lane) const;
 
+  // A cache's head, before its draws are queued. Another exponent than the last one's forgets all draws made with that.
+  void report(Lane* lane, const CacheHead& head);
   // Queues a new draw of an item that the caller has pinned for it, and makes its weight w_now unless a learner's newer one is pending.
-  void queue(Lane* lane, uint32_t item, double weight);
+  // False, and the pin is gone, when the item is too stale or was deleted.
+  bool queue(Lane* lane, uint32_t item, double weight);
   // The same for a draw that has waited for its item, which is newer than the draw: its weight stays w_now.
-  void queue_late(Lane* lane, uint32_t item, double weight);
-  // What exceeds twice the target gives way, oldest first.
+  bool queue_late(Lane* lane, uint32_t item, double weight);
+  // What exceeds twice the target gives way, oldest first; but not without replacement, where every draw is the only one of its item.
   void trim(Lane* lane);
-  // The oldest entry of the actor with the largest excess over its target gives way. False when all queues are empty.
+  // For want of memory: the oldest draw of the actor with the largest excess over its target gives way, or, where they hold more, the oldest of
+  // learners' changes. False when there is neither.
   bool give_way();
-  // All draws of the lane, queued and waiting, are forgotten.
+  // All draws of the lane, queued and waiting, and learners' changes beside them are forgotten.
   void forget(Lane* lane);
 
-  // `batch` draws: their items and weights w_now. All or nothing: false leaves every queue, every count and the
+  // What a learner's priority makes of an item's weight: factor * (p * scale)^exponent, as its actor weighs (without one: with these).
+  double weigh(const Lane* lane, uint32_t item, double p, double scale) const;
+  // A learner's update, or with 0 a deletion, as part of the lane's open feedback: weight becomes w_now at once.
+  void update(Lane* lane, uint32_t item, double weight);
+  // A held item has become too stale by the lane's newest version: w_now is 0, and W_k and N_k are without it. False when w_now was 0 already.
+  bool expire(Lane* lane, uint32_t item);
+
+  // The actor's memory has lost a held item, as its newest report knows: it is not drawn any more.
+  void lose(Lane* lane, uint32_t item);
+
+  // `batch` draws: their items and weights w_now (1 without replacement). All or nothing: false leaves every queue, every count and the
   // random stream as they were. A batch beyond the stock raises the stock expected.
   bool draw(size_t batch, uint32_t* items, double* weights);
   // How many of `batch` draws there are now, thinning included; changes nothing.
   size_t available(size_t batch);
 
   uint64_t given_way() const { return given_way_; }
-  // I7, and adds one to pins[item] for every entry that names it; what is broken, or "".
+  // I7, I8, R1 to R3, and adds one to pins[item] for every entry, of queues and logs, that names it; what is broken, or "".
   std::string check(uint32_t* pins) const;
 
  private:
@@ -65,19 +82,32 @@ class Caches {
   struct Touched {
     Lane* lane;
     Queue before;
-    uint64_t drawn;
+    size_t segment;  // of the queue's front, in lane->segments
+    uint64_t drawn, age_draws;
+    double age_sum;
     bool starved;
   };
+
+  bool replaces() const { return spec_.select != Select::kWithoutReplacement; }
+  // The place of an item whose w_now was set under the lane's exponent, outside Raised.
+  static uint32_t settled(const Lane* lane) { return Raised::kAbsent | ((lane ? lane->era : 0) & 0x3FFFFFFF); }
+  double mass(const Lane& lane) const { return replaces() ? lane.total() : static_cast<double>(lane.queue.length); }
+  void set(uint32_t item, const Lane* lane, double weight);
   size_t choose(size_t batch, uint32_t* items, double* weights);
-  bool take(Lane* lane, uint32_t* item, double* weight);
+  const Segment& front(Touched* touched) const;
+  bool take_raised(Touched* touched, uint32_t* item, double* weight);
+  bool take(Touched* touched, uint32_t* item, double* weight);
   void undo();
+  bool shorten();
   void drop_front(Lane* lane, uint64_t draws);
+  void settle(Lane* lane);
 
   const TableSpec& spec_;
   Items* items_;
   Lanes* lanes_;
   Random* random_;
   Draws draws_;
+  uint32_t* places_ = nullptr;  // of the items: in their lane's Raised, or settled()
   uint64_t expected_ = kFirstStock;
   uint64_t holds_ = kFirstStock;
   uint64_t largest_ = 0;  // batch that a learner asked for

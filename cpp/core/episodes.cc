@@ -56,12 +56,20 @@ uint32_t Episodes::new_episode(size_t env) {
   }
   Stream& s = streams_[env];
   Episode& e = *episodes_[id];
+  e.ordinal = s.begun++;
   e.env = static_cast<uint32_t>(env);
   e.stream = s.id;
   e.base = s.next;
   s.open = id;
   s.episodes.push_back(id);
   return id;
+}
+
+uint64_t Episodes::floor(size_t env) const {
+  const Stream& s = streams_[env];
+  if (s.episodes.empty()) return make_key(s.id, s.next);
+  const Episode& oldest = *episodes_[s.episodes.front()];
+  return oldest.key(oldest.first);
 }
 
 uint32_t Episodes::append(size_t env, double priority, int64_t version, uint32_t* episode) {
@@ -75,12 +83,13 @@ uint32_t Episodes::append(size_t env, double priority, int64_t version, uint32_t
   return slot;
 }
 
-uint32_t Episodes::finish(size_t env, bool terminated) {
+uint32_t Episodes::finish(size_t env, bool terminated, double weight) {
   Stream& s = streams_[env];
   Episode& e = *episodes_[s.open];
   e.final_slot = take(&free_finals_, &fresh_finals_, capacity_);
   e.ended = true;
   e.terminated = terminated;
+  e.weight = weight;
   s.next = e.base + e.count + 1;
   finished_.push_back(s.open);
   s.open = kNone;

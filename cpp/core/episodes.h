@@ -44,11 +44,13 @@ struct Episode {
   uint64_t first = 0;  // oldest step still here; above 0 where an episode longer than its share has lost steps
   uint64_t count = 0;  // steps ever added
   bool ended = false, terminated = false;
+  double weight = 1;  // as given with the end
   uint32_t final_slot = kNone;
   bool dirty = false;   // has changed since the views last looked at it
   uint64_t looked = 0;  // count when they did
   std::vector<uint32_t> slots;
-  uint64_t offset = 0;  // the step of slots[0]
+  uint64_t offset = 0;   // the step of slots[0]
+  uint16_t ordinal = 0;  // in its stream, modulo 2^16
 
   // T of DEFINITIONS: the newest step of an unfinished episode serves as obs_T only.
   uint64_t steps() const { return ended || count == 0 ? count : count - 1; }
@@ -84,12 +86,14 @@ class Episodes {
   const std::deque<uint32_t>& finished() const { return finished_; }  // in the order of their ends
   const std::deque<uint32_t>& of(size_t env) const { return streams_[env].episodes; }
 
+  // The oldest step of `env` that is here, or the next one.
+  uint64_t floor(size_t env) const;
   // False when the stream of `env` has used up its numbers.
   bool numbers_left(size_t env) const;
   // A new step of `env`, of a new episode where none is open. Its row's bytes are the caller's to write. Room must be there: steps() < capacity().
   uint32_t append(size_t env, double priority, int64_t version, uint32_t* episode);
   // Ends the open episode and returns the final row's slot.
-  uint32_t finish(size_t env, bool terminated);
+  uint32_t finish(size_t env, bool terminated, double weight);
   // Takes the oldest present step out of an episode that has two or more.
   void drop_first(Episode& episode);
   // Takes the episode that finished first out: its id may come back as another episode.
@@ -108,6 +112,7 @@ class Episodes {
     uint64_t id = 0;
     uint64_t next = 0;  // number of the next episode's first step
     uint32_t open = kNone;
+    uint16_t begun = 0;             // episodes so far, modulo 2^16
     std::deque<uint32_t> episodes;  // by base
   };
 

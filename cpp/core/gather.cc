@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 namespace memsvc {
 namespace {
@@ -75,7 +76,12 @@ void Gather::plan(const Items& items, const uint32_t* chosen, const double* weig
 // Everything that is no row: keys, P(i) = w / W, importance weights (DEFINITIONS 6), versions, computed columns, lengths and masks.
 void Gather::scalars(const Items& items, const uint32_t* chosen, const double* weights, const Population& population) {
   double lowest = population.min_weight;
-  if (spec_.normalize == Normalize::kBatch || lowest == 0) lowest = *std::min_element(weights, weights + batch_);
+  if (spec_.normalize == Normalize::kBatch || lowest == 0) {
+    // Of items read by key some may have no weight.
+    lowest = std::numeric_limits<double>::infinity();
+    for (size_t i = 0; i < batch_; ++i) lowest = weights[i] > 0 ? std::min(lowest, weights[i]) : lowest;
+  }
+  const bool ordered = spec_.ordered();  // what an order says is certain
   const double scale = spec_.normalize == Normalize::kNone ? population.total / static_cast<double>(population.count) : lowest;
   for (size_t c = 0; c < spec_.columns.size(); ++c) {
     const Column& column = spec_.columns[c];
@@ -88,10 +94,10 @@ void Gather::scalars(const Items& items, const uint32_t* chosen, const double* w
           store_at<uint64_t>(out, i, items.key(item));
           break;
         case Origin::kProbability:
-          store_at<double>(out, i, weights[i] / population.total);
+          store_at<double>(out, i, weights[i] > 0 ? weights[i] / population.total : 0);
           break;
         case Origin::kWeight: {
-          const double base = scale / weights[i];
+          const double base = weights[i] > 0 ? (ordered ? 1 : scale / weights[i]) : 0;
           store_at<float>(out, i, static_cast<float>(base == 1 || spec_.beta == 0 ? 1 : std::pow(base, spec_.beta)));
           break;
         }

@@ -38,6 +38,9 @@ Status Intake::check_streams() const {
   for (uint64_t i = 0; i < view_.head.gone; ++i) {
     if (!ours(view_.gone[i])) return foreign("gone", i, view_.gone[i]);
   }
+  for (uint64_t i = 0; i < view_.head.floors; ++i) {
+    if (!ours(view_.floors[i])) return foreign("floors", i, view_.floors[i]);
+  }
   return Status();
 }
 
@@ -50,7 +53,7 @@ Status Intake::reserve() {
     uint64_t items = 0;
     for (uint64_t i = 0; i < view_.head.items; ++i) items += table_.items.find(view_.items[i].key) == kNone;
     // A ring that is smaller than the payload keeps its newest part.
-    if (table_.whole() && items > table_.items.capacity()) skip_ = items - table_.items.capacity();
+    if (table_.whole() && !table_.spec.blocks && items > table_.items.capacity()) skip_ = items - table_.items.capacity();
     make_room(rows, items - skip_);
   }
   store_rows();
@@ -112,7 +115,7 @@ void Intake::make_room(uint64_t rows, uint64_t items) {
 bool Intake::evict_one(Table* only) {
   Table* richest = nullptr;
   for (const auto& table : *tables_) {
-    if ((only && table.get() != only) || table->items.oldest() == kNone) continue;
+    if (table->spec.blocks || (only && table.get() != only) || table->items.oldest() == kNone) continue;
     if (!richest || table->items.window_rows() > richest->items.window_rows()) richest = table.get();
   }
   if (!richest) return false;
@@ -132,13 +135,10 @@ bool Intake::give_way(Table* only) {
 
 void Intake::evict(Table* table, uint32_t item) {
   ++table->evicted;
-  if (table->whole()) {
-    table->united->clear(item);
-  } else {
-    const uint64_t key = table->items.key(item);
-    Lane* lane = table->lanes.find(actors_->owner(stream_of(key)));
-    if (lane && !lane->left) lane->evicted.push_back(key);
-  }
+  if (table->whole()) return table->drop(item);
+  const uint64_t key = table->items.key(item);
+  Lane* lane = table->lanes.find(actors_->owner(stream_of(key)));
+  if (lane && !lane->left) lane->evicted.push_back(key);
   table->items.remove(item);
 }
 
@@ -195,13 +195,16 @@ void Intake::store_items() {
     const bool complete = std::find(window_.begin(), window_.end(), kNone) == window_.end();
     if (items.free() == 0 || (!complete && short_)) {
       refused_.push_back(record.key);
-      ++table_.evicted;
+      // A table that blocks asks for it again, when the actor has room.
+      if (!table_.spec.blocks) ++table_.evicted;
+      if (lane && table_.spec.blocks) lane->missing.push_back(record.key);
       if (lane && !table_.whole()) lane->evicted.push_back(record.key);
     } else if (!complete) {
       incomplete_.push_back(record.key);
     } else {
-      const double value = table_.whole() ? record.priority : weight_of(table_.spec, record.priority);
-      new_items_.push_back({items.add(record, view_.made + i * table_.spec.made_bytes, window_.data(), rows, value), record.priority});
+      const double factor = view_.factors ? view_.factors[i] : 1;
+      const double value = table_.whole() ? record.priority : factor * weight_of(table_.spec, record.priority, view_.head.exponent);
+      new_items_.push_back({items.add(record, view_.made + i * table_.spec.made_bytes, factor, window_.data(), rows, value), record.priority});
     }
   }
   std::sort(refused_.begin(), refused_.end());
@@ -245,25 +248,45 @@ void Intake::publish() {
     table_.inserted += view_.head.inserted - std::min(lane->inserted, view_.head.inserted);
     lane->inserted = std::max(lane->inserted, view_.head.inserted);
     lane->received += view_.head.draws;
-    lane->report(view_.head);
+    table_.whole() ? lane->report(view_.head) : table_.caches.report(lane, view_.head);
+    for (uint64_t i = 0; i < view_.head.floors && !table_.whole(); ++i) table_.raise_floor(lane, view_.floors[i]);
+    table_.gates.pushed(actor_, view_.head, new_items_.size());
     table_.last_scale = view_.head.scale;
   }
   if (lane) settle_waiting(lane);
   for (size_t i = 0; i < draw_items_.size(); ++i) {
     if (draw_items_[i] == kNone) continue;
     if (lane) {
-      table_.caches.queue(lane, draw_items_[i], view_.draws[i].weight);
-      ++draws_queued_;
+      draws_queued_ += table_.caches.queue(lane, draw_items_[i], view_.draws[i].weight);
     } else {
       items.unpin(draw_items_[i]);  // the actor was replaced meanwhile
     }
   }
   if (lane && !table_.whole()) table_.caches.trim(lane);
-  for (const NewItem& item : new_items_) {
-    if (table_.united) table_.united->set(item.item, item.priority);
-    items.unpin(item.item);
-  }
+  admit();
+  table_.limiter.inserted(table_.inserted);
+  if (table_.limiter.on()) table_.limiter.drawable(table_.drawable());
   for (const uint32_t slot : held_) store_->drop(slot);
+}
+
+// From now on the new items may be drawn.
+void Intake::admit() {
+  Items& items = table_.items;
+  if (!table_.whole()) {
+    const Lane* lane = table_.lanes.find(actor_);
+    for (const NewItem& item : new_items_) {
+      items.publish(item.item);
+      items.unpin(item.item);
+      if (lane) table_.note_age(lane->topic, item.item);
+    }
+    return;
+  }
+  const Gates::Actor* from = table_.gates.find(actor_);
+  const Member* member = actors_->find(actor_);
+  const std::string topic = from ? from->topic : "", name = member ? member->name : "";
+  for (const NewItem& item : new_items_) table_.admit(name, topic, item.item, item.priority);
+  table_.keep_bounds(name);
+  table_.united.flush();
 }
 
 // What can be drawn now leaves, in order; what the actor has no more goes; the rest waits on.
@@ -274,6 +297,7 @@ void Intake::settle_waiting(Lane* lane) {
   std::sort(gone.begin(), gone.end());
   std::erase_if(lane->waiting, [&](const DrawRecord& draw) {
     const uint32_t item = table_.items.find(draw.key);
+    if (lane->lost(draw.key)) return true;
     if (item == kNone) return std::binary_search(gone.begin(), gone.end(), draw.key);
     table_.items.pin(item);
     table_.caches.queue_late(lane, item, draw.weight);

@@ -53,6 +53,7 @@ class Intake {
   void settle_draws();
   void settle_incomplete();
   void settle_waiting(Lane* lane);
+  void admit();
 
   Store* store_;
   Actors* actors_;

@@ -18,17 +18,19 @@ void Items::place(Arena* arena, Store* store, uint32_t capacity) {
     span_ = arena->take<uint32_t>(capacity);
     head_ = arena->take<uint16_t>(capacity);
   }
-  if (ring_) {
-    pins_ = arena->take<uint64_t>((size_t{capacity} + 63) / 64);
-    begin_ = 0;
-  } else {
-    updated_ = arena->take<uint32_t>(capacity);
-    prev_ = arena->take<uint32_t>(capacity);
-    next_ = arena->take<uint32_t>(capacity);
+  prev_ = arena->take<uint32_t>(capacity);
+  next_ = arena->take<uint32_t>(capacity);
+  arriving_ = arena->take<uint64_t>((size_t{capacity} + 63) / 64);
+  if (!whole_) updated_ = arena->take<uint32_t>(capacity);
+  if (spec_->factors()) factor_ = arena->take<double>(capacity);
+  if (spec_->per_actor_episodes > 0) episode_ = arena->take<uint16_t>(capacity);
+  if (spec_->max_times_sampled > 0) {
+    times_ = arena->take<uint16_t>(capacity);
+    flying_ = arena->take<uint16_t>(capacity);
+    arrival_ = arena->take<uint64_t>(capacity);
   }
   if (!arena->mapped()) return;
   std::fill_n(first_, capacity, kNone);
-  if (ring_) return;
   for (uint32_t item = 0; item < capacity; ++item) {
     prev_[item] = kFree;
     next_[item] = item + 1 < capacity ? item + 1 : kNone;
@@ -56,18 +58,17 @@ uint32_t Items::rows(const Window& window, uint32_t first_slot, uint32_t* slots)
   return n;
 }
 
-uint32_t Items::add(const ItemRecord& record, const uint8_t* made, const uint32_t* slots, uint32_t rows, double value) {
-  uint32_t item;
-  if (ring_) {
-    item = static_cast<uint32_t>((uint64_t{begin_} + count_) % capacity_);
-    pins_[item / 64] |= uint64_t{1} << (item % 64);
+uint32_t Items::add(const ItemRecord& record, const uint8_t* made, double factor, const uint32_t* slots, uint32_t rows, double value) {
+  const uint32_t item = free_;
+  free_ = next_[item];
+  if (whole_) {
+    link(item, end_);
   } else {
-    item = free_;
-    free_ = next_[item];
     prev_[item] = 1;
     next_[item] = kPinned;
     updated_[item] = 0;
   }
+  arriving_[item / 64] |= uint64_t{1} << (item % 64);
   ++count_;
   first_[item] = slots[0];
   version_[item] = record.version;
@@ -75,6 +76,12 @@ uint32_t Items::add(const ItemRecord& record, const uint8_t* made, const uint32_
   if (span_) {
     span_[item] = record.span;
     head_[item] = record.head;
+  }
+  if (factor_) factor_[item] = factor;
+  if (episode_) episode_[item] = record.episode;
+  if (times_) {
+    times_[item] = flying_[item] = 0;
+    arrival_[item] = arrivals_++;
   }
   std::memcpy(made_ + item * spec_->made_bytes, made, spec_->made_bytes);
   for (uint32_t i = 0; i < rows; ++i) store_->hold(slots[i]);
@@ -85,8 +92,8 @@ uint32_t Items::add(const ItemRecord& record, const uint8_t* made, const uint32_
 
 void Items::remove(uint32_t item) {
   // Evictions come in runs: what the next ones will touch is fetched now.
-  const uint32_t ahead = ring_ ? static_cast<uint32_t>((uint64_t{item} + 8) % capacity_) : next_[item];
-  if (ahead != kNone && live(ahead)) {
+  const uint32_t ahead = whole_ ? item + 8 : next_[item];
+  if (ahead < capacity_ && live(ahead)) {
     index_.prefetch(key(ahead));
     store_->prefetch(key(ahead));
   }
@@ -104,21 +111,18 @@ void Items::remove(uint32_t item) {
   window_rows_ -= n;
   first_[item] = kNone;
   --count_;
-  if (ring_) {
-    begin_ = begin_ + 1 == capacity_ ? 0 : begin_ + 1;
-  } else {
-    unlink(item);
-    prev_[item] = kFree;
-    next_[item] = free_;
-    free_ = item;
-  }
+  if (next_[item] != kPinned) unlink(item);
+  prev_[item] = kFree;
+  next_[item] = free_;
+  free_ = item;
 }
 
-void Items::link(uint32_t item) {
-  prev_[item] = end_;
-  next_[item] = kNone;
-  (end_ == kNone ? begin_ : next_[end_]) = item;
-  end_ = item;
+// Behind `after`, at the front where that is kNone.
+void Items::link(uint32_t item, uint32_t after) {
+  prev_[item] = after;
+  next_[item] = after == kNone ? begin_ : next_[after];
+  (after == kNone ? begin_ : next_[after]) = item;
+  (next_[item] == kNone ? end_ : prev_[next_[item]]) = item;
 }
 
 void Items::unlink(uint32_t item) {
@@ -127,9 +131,7 @@ void Items::unlink(uint32_t item) {
 }
 
 void Items::pin(uint32_t item) {
-  if (ring_) {
-    pins_[item / 64] |= uint64_t{1} << (item % 64);
-  } else if (next_[item] == kPinned) {
+  if (next_[item] == kPinned) {
     ++prev_[item];
   } else {
     unlink(item);
@@ -139,16 +141,25 @@ void Items::pin(uint32_t item) {
 }
 
 void Items::unpin(uint32_t item) {
-  if (ring_) {
-    pins_[item / 64] &= ~(uint64_t{1} << (item % 64));
-  } else if (--prev_[item] == 0) {
-    link(item);
-  }
+  if (--prev_[item] == 0) link(item, end_);
+}
+
+void Items::set_aside(uint32_t item) {
+  unlink(item);
+  next_[item] = kPinned;
+}
+
+void Items::bring_back(uint32_t item) {
+  // What comes back was at the front not long ago.
+  uint32_t behind = kNone;
+  for (uint32_t other = begin_; other != kNone && arrival_[other] < arrival_[item]; other = next_[other]) behind = other;
+  link(item, behind);
 }
 
 uint32_t Items::oldest() const {
-  if (!ring_) return begin_;
-  return count_ == 0 || !published(begin_) ? kNone : begin_;
+  uint32_t item = begin_;
+  while (item != kNone && !published(item)) item = next_[item];
+  return item;
 }
 
 std::string Items::check(uint32_t* needs) const {
@@ -156,9 +167,8 @@ std::string Items::check(uint32_t* needs) const {
   std::vector<uint32_t> slots;
   for (uint32_t item = 0; item < capacity_; ++item) {
     const std::string name = "item " + std::to_string(item);
-    if (ring_ && live(item) != ((uint64_t{item} + capacity_ - begin_) % capacity_ < count_)) return "I6: " + name + " is not where its age says";
     if (!live(item)) {
-      if (!ring_ && prev_[item] != kFree) return "I6: free " + name + " is linked or pinned";
+      if (prev_[item] != kFree) return "I6: free " + name + " is linked or pinned";
       continue;
     }
     ++live_items;
@@ -171,13 +181,12 @@ std::string Items::check(uint32_t* needs) const {
       if (slot == kNone) return "I5: a row of " + name + " is not held";
       ++needs[slot];
     }
-    if (!ring_ && next_[item] == kPinned) {
-      if (prev_[item] == 0) return "I6: pinned " + name + " has no pin";
+    if (next_[item] == kPinned) {
+      if (whole_ ? flying_[item] == 0 || times_[item] < spec_->max_times_sampled : prev_[item] == 0) return "I6: pinned " + name + " has no pin";
       ++pinned;
     }
   }
   if (live_items != count_ || index_.count() != count_) return "I4: " + std::to_string(live_items) + " items, counted " + std::to_string(count_);
-  if (ring_) return "";
   uint32_t before = kNone;
   for (uint32_t item = begin_; item != kNone && listed <= count_; before = item, item = next_[item], ++listed) {
     if (!live(item) || prev_[item] != before) return "I6: the list is broken at item " + std::to_string(item);

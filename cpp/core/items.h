@@ -1,11 +1,12 @@
 // The items of one table: windows over rows of the step store, as arrays of fields (a table of 168-byte steps must not pay for padding).
-// Tables with caches keep the items that no queued draw names in a list by last use; tables with select = "all" keep all in a ring by age.
+// Tables with caches keep the items that no queued draw names in a list by last use; tables with select = "all" list all by arrival.
 // Not thread-safe: Replay's lock guards it.
 //
 //   I3 a row has one reference for every item whose window needs it (and one for every batch under way that reads it)
 //   I4 every item is found under its key, which is its first row's key plus head; the index has no other entries
 //   I5 all rows of every item's window are held
-//   I6 an item is in the list exactly once, or pinned by one queued draw or more (a push under way pins too); free items are in neither
+//   I6 an item is in the list exactly once, or pinned by one queued draw or more (a push under way pins too), or, of a union, set aside: drawn as
+//      often as it may, and not all of that confirmed; free items are in none
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@ namespace memsvc {
 
 class Items {
  public:
-  explicit Items(const TableSpec& spec) : spec_(&spec), ring_(spec.select == Select::kAll) {}
+  explicit Items(const TableSpec& spec) : spec_(&spec), whole_(spec.select == Select::kAll) {}
 
   // Room for `capacity` items over `store`, which stays where it is. An unmapped arena is only counted.
   void place(Arena* arena, Store* store, uint32_t capacity);
@@ -48,6 +49,19 @@ class Items {
   // Slots of the window's rows in the order of their keys, kNone where one is not held; returns how many. `slots` has room for them.
   uint32_t rows(const Window& window, uint32_t first_slot, uint32_t* slots) const;
 
+  // What the weight is multiplied by (TableSpec::factors).
+  double factor(uint32_t item) const { return factor_ ? factor_[item] : 1; }
+  void set_factor(uint32_t item, double factor) { factor_[item] = factor; }
+  // Of its stream, modulo 2^16. Only with per_actor_episodes.
+  uint16_t episode(uint32_t item) const { return episode_ ? episode_[item] : 0; }
+  // How often a union's item was drawn, and how many of these draws no learner has confirmed. Only with max_times_sampled.
+  uint16_t times(uint32_t item) const { return times_[item]; }
+  uint16_t flying(uint32_t item) const { return flying_[item]; }
+  void count(uint32_t item, int times, int flying) {
+    times_[item] = static_cast<uint16_t>(times_[item] + times);
+    flying_[item] = static_cast<uint16_t>(flying_[item] + flying);
+  }
+
   // w_now of a cache's item; the priority p of a union's.
   double value(uint32_t item) const { return value_[item]; }
   void set_value(uint32_t item, double value) { value_[item] = value; }
@@ -55,32 +69,42 @@ class Items {
   uint32_t updated(uint32_t item) const { return updated_[item]; }
   void set_updated(uint32_t item, uint64_t number) { updated_[item] = static_cast<uint32_t>(number); }
 
-  // A new item, pinned once; its rows get a reference each. All rows held, the key not among the items, free() > 0.
-  uint32_t add(const ItemRecord& record, const uint8_t* made, const uint32_t* slots, uint32_t rows, double value);
-  // Forgets an item that nothing pins; rows that nobody else needs are freed. In a ring only oldest() may go.
+  // A new item, not published, and of a cache pinned once; its rows get a reference each. All rows held, the key not among the items, free() > 0.
+  uint32_t add(const ItemRecord& record, const uint8_t* made, double factor, const uint32_t* slots, uint32_t rows, double value);
+  // Forgets an item that nothing pins; rows that nobody else needs are freed.
   void remove(uint32_t item);
+  // A cache's item: one draw (or push) more, or less, needs it. Without pins it becomes the most recently used of the list.
   void pin(uint32_t item);
-  // Without pins a cache's item becomes the most recently used of the list.
   void unpin(uint32_t item);
-  // False while the push that brings a union's item is under way: its rows may not have been copied yet.
-  bool published(uint32_t item) const { return !ring_ || !(pins_[item / 64] >> (item % 64) & 1); }
+  // False while the push that brings an item is under way: its rows may not have been copied yet.
+  bool published(uint32_t item) const { return !(arriving_[item / 64] >> (item % 64) & 1); }
+  void publish(uint32_t item) { arriving_[item / 64] &= ~(uint64_t{1} << (item % 64)); }
   // Draws (and pushes under way) that pin a cache's item.
   uint32_t pins(uint32_t item) const { return next_[item] == kPinned ? prev_[item] : 0; }
-  // What to evict first: the least recently used, or the oldest; kNone when every item is pinned (the oldest is, in a ring).
+  // What to evict first: the least recently used, or the oldest; kNone when every item is pinned.
   uint32_t oldest() const;
+  // A union's list by arrival: its ends and neighbours, kNone past them. Items that a push under way brings are in it.
+  uint32_t first_arrived() const { return begin_; }
+  uint32_t last_arrived() const { return end_; }
+  uint32_t after(uint32_t item) const { return next_[item]; }
+  uint32_t before(uint32_t item) const { return prev_[item]; }
+  // Takes a union's item out of the list, and back in at its place by arrival. Only with max_times_sampled.
+  void set_aside(uint32_t item);
+  void bring_back(uint32_t item);
+  bool aside(uint32_t item) const { return whole_ && next_[item] == kPinned; }
 
   // I4, I5 and I6; adds one to needs[slot] for every window that needs it (I3). The first broken one, or "".
   std::string check(uint32_t* needs) const;
 
  private:
-  static constexpr uint32_t kPinned = 0xFFFFFFFE;  // in next_: prev_ counts pins instead of linking
+  static constexpr uint32_t kPinned = 0xFFFFFFFE;  // in next_: not in the list; of a cache's item prev_ counts the pins
   static constexpr uint32_t kFree = 0xFFFFFFFD;    // in prev_: next_ links free items
 
-  void link(uint32_t item);
+  void link(uint32_t item, uint32_t after);
   void unlink(uint32_t item);
 
   const TableSpec* spec_;
-  const bool ring_;
+  const bool whole_;
   Store* store_ = nullptr;
   Index index_;
   uint32_t* first_ = nullptr;
@@ -90,14 +114,20 @@ class Items {
   double* value_ = nullptr;
   uint8_t* made_ = nullptr;
   uint32_t* updated_ = nullptr;
-  uint32_t* prev_ = nullptr;  // lists only
-  uint32_t* next_ = nullptr;  // lists only
-  uint64_t* pins_ = nullptr;  // rings only: a bit an item
+  uint32_t* prev_ = nullptr;
+  uint32_t* next_ = nullptr;
+  uint64_t* arriving_ = nullptr;  // a bit an item
+  double* factor_ = nullptr;
+  uint16_t* episode_ = nullptr;
+  uint16_t* times_ = nullptr;
+  uint16_t* flying_ = nullptr;
+  uint64_t* arrival_ = nullptr;  // number by arrival: with max_times_sampled
   uint32_t capacity_ = 0;
   uint32_t count_ = 0;
-  uint32_t begin_ = kNone;  // list: least recently used; ring: place of the oldest
-  uint32_t end_ = kNone;    // list: most recently used
-  uint32_t free_ = kNone;   // list
+  uint32_t begin_ = kNone;  // least recently used, or the oldest
+  uint32_t end_ = kNone;    // most recently used, or the newest
+  uint32_t free_ = kNone;
+  uint64_t arrivals_ = 0;
   uint64_t window_rows_ = 0;
 };
 

@@ -10,28 +10,37 @@ namespace {
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr size_t kMostChanges = 4096;
 
+int64_t more_positive(double before, double after) { return static_cast<int64_t>(after > 0) - static_cast<int64_t>(before > 0); }
+
 }  // namespace
 
 void Lane::report(const CacheHead& head) {
   reported_ = true;
-  report_total_ = head.total;
-  report_population_ = head.population;
-  report_min_ = head.min_weight;
-  scale_ = head.scale;
-  applied_ = std::max(applied_, head.applied);
-  while (!changes_.empty() && changes_.front().number <= applied_) changes_.pop_front();
-  stale_ = true;
+  head_ = head;
+  news_ = {news_.id + 1, head.total, std::max(news_.applied, head.applied), head.steps};
+  while (!changes_.empty() && changes_.front().number <= news_.applied) changes_.pop_front();
+  tidy();
 }
 
 void Lane::sum_up() const {
   stale_ = false;
-  double total = report_total_;
-  double low = report_min_ > 0 ? report_min_ : kInf;
-  int64_t population = static_cast<int64_t>(report_population_);
+  double total = head_.total;
+  double low = head_.min_weight > 0 ? head_.min_weight : kInf;
+  int64_t population = static_cast<int64_t>(head_.population);
   for (const Change& change : changes_) {
     total += change.total;
     population += change.population;
     low = std::min(low, change.min_weight);
+  }
+  for (const Aged& aged : aged_) {
+    if (aged.newest <= head_.newest) continue;
+    total -= aged.total;
+    population -= static_cast<int64_t>(aged.population);
+  }
+  for (const Void& one : voids_) {
+    if (one.newest > head_.newest) continue;
+    total -= one.total;
+    population -= one.population;
   }
   population_ = static_cast<uint64_t>(std::max<int64_t>(population, 0));
   // What rounding leaves of a memory without drawable items must not be drawn from.
@@ -61,8 +70,16 @@ void Lane::change(double before, double after) {
   }
   Change& last = changes_.back();
   last.total += after - before;
-  last.population += static_cast<int64_t>(after > 0) - static_cast<int64_t>(before > 0);
+  last.population += more_positive(before, after);
   if (after > 0) last.min_weight = std::min(last.min_weight, after);
+  stale_ = true;
+}
+
+void Lane::unchange(uint64_t number, double before, double after) {
+  const auto at = std::lower_bound(changes_.begin(), changes_.end(), number, [](const Change& change, uint64_t n) { return change.number < n; });
+  if (at == changes_.end()) return;
+  at->total -= after - before;
+  at->population -= more_positive(before, after);
   stale_ = true;
 }
 
@@ -74,13 +91,42 @@ bool Lane::take_feedback(uint64_t* number, std::vector<uint64_t>* keys, std::vec
   return true;
 }
 
+void Lane::age(double weight) {
+  if (aged_.empty() || aged_.back().newest != newest) aged_.push_back({newest, 0, 0});
+  aged_.back().total += weight;
+  ++aged_.back().population;
+  stale_ = true;
+}
+
+void Lane::void_change(uint64_t number, double before, double after) {
+  if (voids_.empty() || voids_.back().newest != newest || voids_.back().number != number) voids_.push_back({newest, number, 0, 0});
+  voids_.back().total += after - before;
+  voids_.back().population += more_positive(before, after);
+  stale_ = true;
+}
+
+void Lane::start_again() {
+  ++era;
+  void_ = open_++;
+  changes_.clear();
+  aged_.clear();
+  voids_.clear();
+  stale_ = true;
+}
+
+void Lane::tidy() {
+  while (!aged_.empty() && aged_.front().newest <= head_.newest) aged_.pop_front();
+  std::erase_if(voids_, [this](const Void& one) { return one.number <= news_.applied; });
+  stale_ = true;
+}
+
 Lane* Lanes::find(uint64_t actor) const {
   const auto at = std::lower_bound(lanes_.begin(), lanes_.end(), actor, [](const auto& lane, uint64_t number) { return lane->actor < number; });
   return at == lanes_.end() || (*at)->actor != actor ? nullptr : at->get();
 }
 
-Lane* Lanes::add(uint64_t actor, const std::string& name) {
-  lanes_.push_back(std::make_unique<Lane>(actor, name));
+Lane* Lanes::add(uint64_t actor, const std::string& name, const std::string& topic, int64_t newest) {
+  lanes_.push_back(std::make_unique<Lane>(actor, name, topic, newest));
   return lanes_.back().get();
 }
 

@@ -2,19 +2,33 @@
 // Not thread-safe: Replay's lock guards it. Bounded: open feedback by kMostFeedback, waiting draws by Caches, evicted keys by the items that
 // were held when the actor was last told.
 //
-//   I8 W_k is the newest report's total plus the changes of those feedbacks that the report does not contain; N_k likewise; neither below 0
+//   I8 W_k is the newest report's total plus the changes of those feedbacks that the report does not contain, less what has become too stale by a
+//      version that the report was not judged by; N_k likewise; neither below 0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <string>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "cache.h"
 #include "draws.h"
+#include "raised.h"
+#include "window.h"
 
 namespace memsvc {
+
+// One push's draws, oldest first in the queue: what its report said of the memory that they were drawn from.
+struct Segment {
+  uint32_t id = 0;       // as in the queue's entries
+  double total = 0;      // W^c
+  uint64_t applied = 0;  // feedback that the weights contain
+  uint64_t steps = 0;    // of the actor so far
+};
 
 class Lane {
  public:
@@ -22,7 +36,8 @@ class Lane {
   // says; the table stays exact.
   static constexpr size_t kMostFeedback = size_t{1} << 18;
 
-  Lane(uint64_t actor, std::string name) : actor(actor), name(std::move(name)) {}
+  Lane(uint64_t actor, std::string name, std::string topic = "default", int64_t newest = 0)
+      : actor(actor), name(std::move(name)), topic(std::move(topic)), newest(newest) {}
 
   // A cache's head is news: its totals hold, less the feedback that they contain.
   void report(const CacheHead& head);
@@ -30,27 +45,67 @@ class Lane {
   double total() const { return sums().total_; }              // W_k
   uint64_t population() const { return sums().population_; }  // N_k
   double min_weight() const { return sums().min_weight_; }    // smallest positive weight: the report's or a later update's; 0 for none
-  double scale() const { return scale_; }
+  double scale() const { return head_.scale; }
+  double exponent() const { return head_.exponent; }  // of the newest report's weights
+  const CacheHead& head() const { return head_; }     // the newest report
+  uint64_t applied() const { return news_.applied; }  // feedback that the newest report contains
   // True for feedback (modulo 2^32, 0 for none) that the newest report does not contain.
-  bool pending(uint32_t number) const { return number != 0 && static_cast<int32_t>(number - static_cast<uint32_t>(applied_)) > 0; }
+  bool pending(uint32_t number) const {
+    const uint64_t settled = std::max(news_.applied, void_);
+    return number != 0 && static_cast<int32_t>(number - static_cast<uint32_t>(settled)) > 0;
+  }
 
   // A learner's raw priority, for the actor: part of the open feedback.
   void feed(uint64_t key, double priority);
   // What it did to an item that is held here: its weight went from `before` to `after`.
   void change(double before, double after);
+  // Takes such a change of a feedback that the newest report does not contain back: the memory no longer had the item.
+  void unchange(uint64_t number, double before, double after);
   uint64_t open() const { return open_; }  // number of the open feedback, from 1
   bool has_feedback() const { return !keys_.empty(); }
   // Closes the open feedback. False when it is empty.
   bool take_feedback(uint64_t* number, std::vector<uint64_t>* keys, std::vector<double>* priorities);
 
+  // An item of this weight has become too stale by the newest version.
+  void age(double weight);
+  // Feedback `number` had changed the weight of such an item: in reports judged by this version that change counts for nothing.
+  void void_change(uint64_t number, double before, double after);
+
+  // The segment of the newest report, now in the queue.
+  uint32_t segment() {
+    if (segments.empty() || segments.back().id != news_.id) segments.push_back(news_);
+    return news_.id;
+  }
+  // Draws, log and changes made with another exponent are none of the new distribution; so far as they are pending, the next report brings them.
+  void start_again();
+  // Forgets what the newest report has settled.
+  void tidy();
+
+  // Draws that a learner may hope for: those queued, but for the fruitless, and those that wait for their payload.
+  uint64_t stock() const { return queue.length - std::min(queue.length, fruitless) + waiting.size(); }
+  // Whether the memory has lost the item.
+  bool lost(uint64_t key) const {
+    const auto floor = floors.find(stream_of(key));
+    return floor != floors.end() && key < floor->second;
+  }
+
   const uint64_t actor;
   const std::string name;
+  const std::string topic;
+  int64_t newest;  // version of the topic that the server knows of, 0 for none
   bool left = false;
   Queue queue;
+  std::deque<Segment> segments;     // those of the queue's entries, and of such that gave way
+  std::unique_ptr<Raised> raised;   // once a learner has updated something
+  uint32_t era = 0;                 // counts changes of the exponent
   std::vector<DrawRecord> waiting;  // draws whose item's payload is not here, in order
   std::vector<uint64_t> missing;    // keys to ask for, not told yet
   std::vector<uint64_t> evicted;    // keys gone, not told yet
   uint64_t drawn = 0, received = 0, starved = 0, inserted = 0;
+  std::unordered_map<uint64_t, uint64_t> floors;  // by stream: what lies below has left the memory
+  uint64_t fruitless = 0;                         // queued draws that came to nothing when a batch was tried: no stock
+  double age_sum = 0;                             // of the caches' ages at the delivery of their draws, in the actor's steps
+  uint64_t age_draws = 0;
 
  private:
   struct Change {
@@ -58,6 +113,17 @@ class Lane {
     double total;
     int64_t population;
     double min_weight;  // infinity for none
+  };
+  struct Aged {
+    int64_t newest;
+    double total;
+    uint64_t population;
+  };
+  struct Void {
+    int64_t newest;
+    uint64_t number;
+    double total;
+    int64_t population;
   };
   // The sums are made when they are read: a batch of changes costs one addition each.
   const Lane& sums() const {
@@ -67,10 +133,12 @@ class Lane {
   void sum_up() const;
 
   bool reported_ = false;
-  double report_total_ = 0, report_min_ = 0;
-  uint64_t report_population_ = 0, applied_ = 0;
-  double scale_ = 1;
+  CacheHead head_;
+  Segment news_;
+  uint64_t void_ = 0;  // feedback up to here is no longer pending, whatever reports contain
   std::deque<Change> changes_;
+  std::deque<Aged> aged_;
+  std::vector<Void> voids_;
   mutable bool stale_ = false;
   mutable double total_ = 0, min_weight_ = 0;
   mutable uint64_t population_ = 0;
@@ -83,7 +151,8 @@ class Lane {
 class Lanes {
  public:
   Lane* find(uint64_t actor) const;
-  Lane* add(uint64_t actor, const std::string& name);  // a number larger than all before
+  // A number larger than all before; `newest` version of its topic.
+  Lane* add(uint64_t actor, const std::string& name, const std::string& topic = "default", int64_t newest = 0);
   void remove(uint64_t actor);
   const std::vector<std::unique_ptr<Lane>>& all() const { return lanes_; }
   double total() const;         // W

@@ -32,16 +32,20 @@ struct ViewStats {
   uint64_t population = 0;
   double min_weight = 0;
   double scale = 1;
+  double exponent = 0;
   uint64_t inserted = 0;
   uint64_t held = 0;
   uint64_t unsent = 0;
   uint64_t applied = 0;
+  uint64_t stale = 0;           // items here that are too stale to be drawn
+  uint64_t short_episodes = 0;  // ended so far and too short for any item
 };
 
 struct MemoryStats {
   uint64_t steps = 0;     // here now
   uint64_t episodes = 0;  // finished ones that are here
   uint64_t added = 0;     // steps ever added
+  uint64_t ended = 0;     // episodes ever ended
   uint64_t bytes = 0;     // memory in use
   std::vector<uint64_t> streams;
   std::vector<ViewStats> tables;
@@ -55,17 +59,28 @@ class Memory {
   ~Memory();
 
   // Appends one step. `priority` is NaN where none is given. kInvalid: env out of range, priority missing for source "given", NaN-free rules
-  // of DEFINITIONS 6 (infinite, negative). kFull: the memory is full of steps that select = "all" has not sent; draw() makes room. kClosed: the
-  // stream has used up its 2^36 numbers. A refused call changes nothing. Amortised O(1): what follows from the step is worked out when something is
-  // drawn or reported.
+  // of DEFINITIONS 6 (infinite, negative). kFull: the memory is full of steps that select = "all" has not sent (draw() makes room), or a gate is
+  // closed. kClosed: the stream has used up its 2^36 numbers. A refused call changes nothing. Amortised O(1): what follows from the step is worked
+  // out when something is drawn or reported.
   Status add(size_t env, const uint8_t* const* fields, double priority, int64_t version);
   // One step of each environment, then the ends of those that are done. All rows are checked before the first is stored: a refused batch changes
   // nothing. kInvalid also where an environment comes twice.
   Status add_batch(const StepBatch& batch);
-  // Ends the episode. `final_fields`: nullptr, or one pointer a field, nullptr where not given. A terminated episode fills in its last step's
-  // fields; a truncated one must have every `next` field, and `value` where returns or source return/td use it, else kInvalid. No step so far:
-  // nothing happens.
-  Status end(size_t env, bool terminated, const uint8_t* const* final_fields);
+  // Ends the episode; never refused for want of room. `final_fields`: nullptr, or one pointer a field, nullptr where not given. A terminated episode
+  // fills in its last step's fields; a truncated one must have every `next` field, and `value` where returns or source return/td use it, else
+  // kInvalid. No step so far: nothing happens. `weight`, finite and >= 0, is g of the episode's items in tables with episode_weights (1 before the
+  // end); kInvalid where it is not 1 and there is no such table.
+  Status end(size_t env, bool terminated, const uint8_t* const* final_fields, double weight = 1);
+
+  // Steps are refused (kFull) from when the table has made `allowed` items, counted exactly, ~0: no bound; and while `blocked`. The next
+  // payload says in its head's `allowed` where the bound has been lowered.
+  void gate(size_t table, uint64_t allowed, bool blocked);
+  // The newest version of the actor's topic; older ones than before are passed over. Items too stale for it (TableSpec::fresh) leave total,
+  // population and min_weight; of select = "all" they are sent no more. O(items that become stale), O(unsent) besides.
+  void newest(int64_t version);
+  // Takes what may change (TableSpec::change): weights, returns and the priorities that no learner has given are made anew, staleness judged again;
+  // of select = "all" what was passed over as stale stays so. What the server holds keeps its content. O(items).
+  void configure(size_t table, const TableSpec& spec);
 
   // memsvc_core.pyi, Memory.draw. Writes `head` free bytes and one payload into *out, whose size is 0 when there is nothing to say.
   Status draw(size_t table, uint64_t draws, size_t max_bytes, size_t head, Buffer* out);

@@ -25,11 +25,13 @@ void Payload::begin() {
   row_slots_.clear();
   items_.clear();
   made_.clear();
+  factors_.clear();
   draws_.clear();
   gone_.clear();
+  floors_.clear();
 }
 
-uint8_t* Payload::add_item(const TableSpec& spec, const Episode& e, const ItemRecord& record, bool all_rows) {
+uint8_t* Payload::add_item(const TableSpec& spec, const Episode& e, const ItemRecord& record, double factor, bool all_rows) {
   for_each_row(spec, e, record.key, record.span, record.head, [&](uint64_t index) {
     const uint32_t slot = e.slot(index);
     RowUse& use = episodes_.use(slot);
@@ -41,13 +43,14 @@ uint8_t* Payload::add_item(const TableSpec& spec, const Episode& e, const ItemRe
     row_slots_.push_back(slot);
   });
   items_.push_back(record);
+  if (spec.factors()) factors_.push_back(factor);
   made_.resize(items_.size() * spec.made_bytes);
   return made_.data() + made_.size() - spec.made_bytes;
 }
 
 size_t Payload::bytes() const {
   return sizeof(CacheHead) + row_keys_.size() * (sizeof(uint64_t) + row_stride_) + items_.size() * sizeof(ItemRecord) + made_.size() +
-         draws_.size() * sizeof(DrawRecord) + gone_.size() * sizeof(uint64_t);
+         factors_.size() * sizeof(double) + draws_.size() * sizeof(DrawRecord) + (gone_.size() + floors_.size()) * sizeof(uint64_t);
 }
 
 void Payload::write(const TableSpec& spec, CacheHead head, size_t front, Buffer* out) const {
@@ -56,6 +59,7 @@ void Payload::write(const TableSpec& spec, CacheHead head, size_t front, Buffer*
   head.items = items_.size();
   head.draws = draws_.size();
   head.gone = gone_.size();
+  head.floors = floors_.size();
   const size_t size = cache_bytes(spec, head);
   out->resize(front + size);
   std::memset(out->data(), 0, front);
@@ -78,8 +82,10 @@ void Payload::write(const TableSpec& spec, CacheHead head, size_t front, Buffer*
   }
   part(items_.data(), items_.size() * sizeof(ItemRecord));
   part(made_.data(), made_.size());
+  part(factors_.data(), factors_.size() * sizeof(double));
   part(draws_.data(), draws_.size() * sizeof(DrawRecord));
   part(gone_.data(), gone_.size() * sizeof(uint64_t));
+  part(floors_.data(), floors_.size() * sizeof(uint64_t));
   pad();
 }
 

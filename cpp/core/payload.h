@@ -18,12 +18,14 @@ class Payload {
   // An empty payload.
   void begin();
   // An item of `e`, window as in `record`: its rows are counted as held from now on and travel unless they are held already; all_rows: they travel in
-  // any case. Returns the place of its `made_bytes` computed bytes, cleared, valid until the next call.
-  uint8_t* add_item(const TableSpec& spec, const Episode& e, const ItemRecord& record, bool all_rows);
+  // any case. `factor` travels where spec.factors(). Returns the place of its `made_bytes` computed bytes, cleared, valid until the next call.
+  uint8_t* add_item(const TableSpec& spec, const Episode& e, const ItemRecord& record, double factor, bool all_rows);
   void add_draw(uint64_t key, double weight) { draws_.push_back({key, weight}); }
   void add_gone(uint64_t key) { gone_.push_back(key); }
+  void add_floor(uint64_t key) { floors_.push_back(key); }
 
   bool empty() const { return items_.empty() && draws_.empty() && gone_.empty(); }
+  size_t items() const { return items_.size(); }
   size_t bytes() const;  // so far, without padding
   // Writes `front` zero bytes and the payload into *out. `head` brings everything but the counts and the stride.
   void write(const TableSpec& spec, CacheHead head, size_t front, Buffer* out) const;
@@ -36,8 +38,9 @@ class Payload {
   std::vector<uint32_t> row_slots_;
   std::vector<ItemRecord> items_;
   std::vector<uint8_t> made_;
+  std::vector<double> factors_;
   std::vector<DrawRecord> draws_;
-  std::vector<uint64_t> gone_;
+  std::vector<uint64_t> gone_, floors_;
 };
 
 // Takes back what add_item counted for an item that the server holds no more.

@@ -4,7 +4,7 @@
 
 namespace memsvc {
 
-Placement::Placement(const TableSpec& spec) : spec_(spec), needs_end_(spec.returns || spec.source == Source::kReturn) {
+Placement::Placement(const TableSpec& spec) : spec_(spec), needs_end_(spec.returns || spec.source == Source::kReturn || spec.episode_weights) {
   const uint64_t steps = spec.kind == Kind::kSequence ? spec.length : 1;
   const bool by_n = spec.kind == Kind::kTransition || spec.source == Source::kTd;
   reach_ = steps - 1 + (by_n ? spec.n_step : 1);

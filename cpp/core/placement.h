@@ -24,7 +24,9 @@ class Placement {
   uint32_t span(const Episode& e, uint64_t start) const;
   // Rows before the start that belong to its stack.
   uint32_t head(uint64_t start) const { return static_cast<uint32_t>(std::min<uint64_t>(spec_.frame_stack - 1, start)); }
-  // Whether span and quantities stay as they are while the episode grows.
+  // Whether the episode has ended and has no item, however much of it is here.
+  bool too_short(const Episode& e) const { return spec_.kind == Kind::kSequence && spec_.tail != Tail::kPad && e.ended && e.steps() < spec_.length; }
+  // Whether span, quantities and factor stay as they are while the episode grows.
   bool final(const Episode& e, uint64_t start) const { return e.ended || (!needs_end_ && start + reach_ <= e.steps()); }
   // The first start whose item contains step t.
   uint64_t reaching(uint64_t t) const;
@@ -36,7 +38,7 @@ class Placement {
  private:
   const TableSpec& spec_;
   uint64_t reach_;  // steps that must be complete from the start on
-  bool needs_end_;  // returns are final at the end only
+  bool needs_end_;  // returns and episodes' weights are final at the end only
 };
 
 }  // namespace memsvc

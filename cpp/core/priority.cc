@@ -9,6 +9,11 @@ double weight_of(double p, double exponent) {
   return std::clamp(std::pow(p, exponent), 1e-200, 1e200);
 }
 
+double weighed(double factor, double weight) {
+  if (!(factor > 0 && weight > 0)) return 0;
+  return std::clamp(factor * weight, 1e-200, 1e200);
+}
+
 double mix(const double* d, size_t n, size_t burn_in, double eta) {
   const size_t begin = n > burn_in ? burn_in : 0;
   double largest = 0, sum = 0;

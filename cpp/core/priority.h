@@ -17,6 +17,11 @@ inline bool valid_priority(double p) { return std::isfinite(p) && p >= 0; }
 // drawable.
 double weight_of(double p, double exponent);
 
+// What weights are multiplied by, where it is not 0, is kept within 1 / this .. this.
+constexpr double kLargestFactor = 1e100;
+// factor * weight, within the same bounds as weight_of; 0 where one of them is.
+double weighed(double factor, double weight);
+
 // eta * max |d| + (1 - eta) * mean |d| over d[burn_in .. n), or over all of d when n <= burn_in (DEFINITIONS 4). n >= 1, d >= 0.
 double mix(const double* d, size_t n, size_t burn_in, double eta);
 

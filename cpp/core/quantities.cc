@@ -73,6 +73,11 @@ Quantities::Quantities(const Schema& schema, const TableSpec& spec, const Episod
   }
 }
 
+void Quantities::changed() {
+  gamma_.values = spec_.gamma.values;
+  returns_gamma_.values = spec_.returns_gamma.values;
+}
+
 uint64_t Quantities::ahead(const Episode& e, uint64_t t) const { return std::min<uint64_t>(spec_.n_step, e.steps() - t); }
 
 void Quantities::n_step(const Episode& e, uint64_t t, double* reward, double* discount) const {

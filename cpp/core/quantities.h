@@ -24,6 +24,9 @@ class Quantities {
  public:
   Quantities(const Schema& schema, const TableSpec& spec, const Episodes& episodes);
 
+  // Takes the gammas that the spec has now; update_returns(e, 0) makes the rest follow.
+  void changed();
+
   // Whether returns are kept: the table's columns, or its priorities, are made of them.
   bool keeps_returns() const { return keeps_returns_; }
   uint64_t returns_bytes() const { return keeps_returns_ ? k_ * sizeof(double) : 0; }  // of one step

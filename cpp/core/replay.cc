@@ -36,8 +36,9 @@ uint32_t draw_entries(uint64_t memory_bytes) { return static_cast<uint32_t>(std:
 size_t place(Arena* arena, Store* store, const Tables& tables, size_t stride, uint32_t steps, uint32_t entries) {
   size_t outside = 0;
   store->place(arena, steps, stride);
+  const auto blocking = std::count_if(tables.begin(), tables.end(), [](const auto& table) { return table->spec.blocks; });
   for (const auto& table : tables) {
-    table->place(arena, store, steps, entries);
+    table->place(arena, store, steps, entries, static_cast<uint32_t>(blocking));
     outside += table->tree_bytes();
   }
   return outside;
@@ -68,7 +69,7 @@ struct Replay::State {
 
   void flush() {
     for (const auto& table : tables) {
-      if (table->united) table->united->flush();
+      if (table->whole()) table->united.flush();
     }
   }
 
@@ -147,7 +148,7 @@ Status Replay::make(const Schema& schema, std::vector<TableSpec> specs, uint64_t
   return Status();
 }
 
-uint64_t Replay::join(const std::string& name, size_t envs, std::vector<uint64_t>* streams) {
+uint64_t Replay::join(const std::string& name, size_t envs, std::vector<uint64_t>* streams, const std::string& topic) {
   const std::lock_guard lock(state_->mutex);
   if (const Member* predecessor = state_->actors.named(name)) {
     const uint64_t number = predecessor->number;
@@ -157,7 +158,7 @@ uint64_t Replay::join(const std::string& name, size_t envs, std::vector<uint64_t
     state_->actors.remove(number);
   }
   const Member& member = state_->actors.add(name, envs);
-  for (const auto& table : state_->tables) table->lanes.add(member.number, name);
+  for (const auto& table : state_->tables) table->join(member.number, name, topic);
   *streams = member.streams;
   return member.number;
 }
@@ -167,15 +168,7 @@ void Replay::leave(uint64_t actor) {
   Member* member = state_->actors.find(actor);
   if (!member) return;
   member->left = true;
-  for (const auto& table : state_->tables) {
-    Lane* lane = table->lanes.find(actor);
-    if (!lane) continue;
-    lane->left = true;
-    // Nobody will send what these wait for.
-    lane->waiting.clear();
-    lane->missing.clear();
-    lane->evicted.clear();
-  }
+  for (const auto& table : state_->tables) table->leave(actor);
   state_->retire(actor);
 }
 
@@ -218,6 +211,7 @@ Notices Replay::notices(uint64_t actor, size_t table) {
   Lane* lane = of.lanes.find(actor);
   if (!lane) return notices;
   if (!of.whole()) notices.wanted = of.caches.wanted(*lane);
+  if (of.spec.blocks) notices.wanted = of.room(actor);
   notices.missing = std::exchange(lane->missing, {});
   std::sort(notices.missing.begin(), notices.missing.end());
   notices.missing.erase(std::unique(notices.missing.begin(), notices.missing.end()), notices.missing.end());
@@ -229,11 +223,25 @@ std::vector<uint64_t> Replay::hungry(size_t table) const {
   const std::lock_guard lock(state_->mutex);
   std::vector<uint64_t> actors;
   const Table& of = *state_->tables[table];
-  if (of.whole()) return actors;
+  if (of.whole() && !of.spec.blocks && !of.limiter.on()) return actors;
   for (const auto& lane : of.lanes.all()) {
-    if (of.caches.hungry(*lane)) actors.push_back(lane->actor);
+    if (of.waits_for_word(*lane)) actors.push_back(lane->actor);
   }
   return actors;
+}
+
+bool Replay::allowance(uint64_t actor, size_t table, uint64_t* allowed, double* ahead) {
+  const std::lock_guard lock(state_->mutex);
+  Table& of = *state_->tables[table];
+  if (!of.limiter.on()) return false;
+  *allowed = of.gates.allow(actor, of.limiter.budget());
+  *ahead = of.limiter.ahead() / of.spec.samples_per_insert;
+  return true;
+}
+
+void Replay::publish(const std::string& topic, int64_t version) {
+  const std::lock_guard lock(state_->mutex);
+  for (const auto& table : state_->tables) table->publish(state_->actors, topic, version);
 }
 
 bool Replay::take_feedback(uint64_t actor, size_t table, Feedback* out) {
@@ -262,7 +270,7 @@ uint64_t Replay::largest_batch(size_t table) const {
   return of.whole() ? UINT64_MAX : of.caches.largest_batch();
 }
 
-bool Replay::draw(size_t table, size_t batch, uint8_t* out, uint64_t* population, double* total) {
+bool Replay::draw(size_t table, size_t batch, uint8_t* out, uint64_t* population, double* total, int64_t version, uint64_t ticket) {
   Table& from = *state_->tables[table];
   Gather gather(from.spec, state_->schema, batch, out);
   std::vector<uint32_t> chosen(batch);
@@ -270,8 +278,10 @@ bool Replay::draw(size_t table, size_t batch, uint8_t* out, uint64_t* population
   {
     const std::lock_guard lock(state_->mutex);
     Population drawn_from;
-    if (!from.choose(batch, chosen.data(), weights.data(), &drawn_from)) return false;
+    if (!from.choose(batch, version, chosen.data(), weights.data(), &drawn_from)) return false;
     gather.plan(from.items, chosen.data(), weights.data(), drawn_from, &state_->store);
+    from.deliver(ticket, chosen.data(), batch);
+    state_->flush();
     state_->retire_all(from);
     *population = drawn_from.count;
     *total = drawn_from.total;
@@ -282,9 +292,56 @@ bool Replay::draw(size_t table, size_t batch, uint8_t* out, uint64_t* population
   return true;
 }
 
-Reason Replay::why_not(size_t table, size_t batch) const {
+void Replay::taken(size_t table, uint64_t ticket) {
   const std::lock_guard lock(state_->mutex);
-  return state_->tables[table]->why_not(batch);
+  state_->tables[table]->confirm(ticket);
+  state_->flush();
+}
+
+void Replay::put_back(size_t table, uint64_t ticket) {
+  const std::lock_guard lock(state_->mutex);
+  state_->tables[table]->put_back(ticket);
+  state_->flush();
+}
+
+Reason Replay::why_not(size_t table, size_t batch, int64_t version) const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->tables[table]->why_not(batch, version);
+}
+
+size_t Replay::get(size_t table, const uint64_t* keys, size_t n, uint8_t* out, uint64_t* population, double* total) {
+  Table& from = *state_->tables[table];
+  std::vector<uint32_t> found;
+  std::vector<double> weights;
+  std::unique_ptr<Gather> gather;
+  {
+    const std::lock_guard lock(state_->mutex);
+    for (size_t i = 0; i < n; ++i) {
+      const uint32_t item = from.items.find(keys[i]);
+      if (item == kNone || !from.items.published(item)) continue;
+      found.push_back(item);
+      weights.push_back(from.weight(item));
+    }
+    const Population now = from.population();
+    *population = now.count;
+    *total = now.total;
+    gather = std::make_unique<Gather>(from.spec, state_->schema, found.size(), out);
+    gather->plan(from.items, found.data(), weights.data(), now, &state_->store);
+  }
+  gather->copy(state_->store);
+  const std::lock_guard lock(state_->mutex);
+  gather->release(&state_->store);
+  return found.size();
+}
+
+UpdateResult Replay::erase(size_t table, const uint64_t* keys, size_t n) {
+  const std::lock_guard lock(state_->mutex);
+  return state_->tables[table]->erase(state_->actors, keys, n);
+}
+
+void Replay::configure(size_t table, const TableSpec& spec) {
+  const std::lock_guard lock(state_->mutex);
+  state_->tables[table]->configure(state_->actors, spec);
 }
 
 UpdateResult Replay::update(size_t table, const uint64_t* keys, const double* priorities, size_t n) {

@@ -11,6 +11,8 @@
 
 namespace memsvc {
 
+constexpr int64_t kAnyVersion = INT64_MIN;  // of draws: whatever made the items
+
 struct Notices {
   uint64_t wanted = 0;
   std::vector<uint64_t> missing, evicted;
@@ -33,12 +35,19 @@ struct ActorStats {
   double total = 0;
   uint64_t population = 0, queue = 0, wanted = 0, drawn = 0, received = 0, starved = 0;
   bool left = false;
+  uint64_t steps = 0, episodes = 0, short_episodes = 0, stale = 0;
+  double age_steps = 0;  // mean age of the draws delivered, in the actor's steps
 };
 
 struct TableStats {
   uint64_t items = 0, population = 0;
   double total = 0, min_weight = 0;
   uint64_t drawn = 0, inserted = 0, stale_updates = 0, refused_updates = 0, evicted = 0, starved = 0;
+  uint64_t aged = 0, deleted = 0, put_back = 0, in_flight = 0, exhausted = 0;
+  bool limited = false;
+  uint64_t sampled = 0;  // since the limiter began to count
+  double ahead = 0;      // samples that actors are ahead by
+  double age_steps = 0;
   std::vector<ActorStats> actors;
 };
 
@@ -52,11 +61,12 @@ struct Footprint {
   uint64_t least_bytes = 0;  // of a memory that make() accepts
 };
 
-enum class Why { kReady, kMinItems, kStock, kEmpty };
+// memsvc_core.pyi, Replay.why_not.
+enum class Why { kReady, kMinItems, kStock, kEmpty, kFew, kLimiter, kStale, kShort, kVersion };
 
 struct Reason {
   Why why = Why::kReady;
-  uint64_t have = 0, need = 0;
+  int64_t have = 0, need = 0;
 };
 
 class Replay {
@@ -67,22 +77,33 @@ class Replay {
                      std::unique_ptr<Replay>* out);
   ~Replay();
 
-  uint64_t join(const std::string& name, size_t envs, std::vector<uint64_t>* streams);
+  // `topic`: of the parameters whose versions its steps carry.
+  uint64_t join(const std::string& name, size_t envs, std::vector<uint64_t>* streams, const std::string& topic = "default");
   void leave(uint64_t actor);
   // kMalformed: nothing changed. kNotFound: no such actor (it was replaced).
   Status push(uint64_t actor, const uint8_t* data, size_t size, uint64_t* items, uint64_t* draws);
   Notices notices(uint64_t actor, size_t table);
   std::vector<uint64_t> hungry(size_t table) const;
+  // False where the table has no limiter. ahead: items that actors are ahead by.
+  bool allowance(uint64_t actor, size_t table, uint64_t* allowed, double* ahead);
+  void publish(const std::string& topic, int64_t version);
   bool take_feedback(uint64_t actor, size_t table, Feedback* out);
   std::vector<uint64_t> with_feedback(size_t table) const;
   void expect(size_t table, uint64_t draws);
   uint64_t largest_batch(size_t table) const;
-  // out: TableSpec::batch_bytes(batch) bytes at a multiple of 8. False when no whole batch can be drawn now; nothing is used up then.
-  bool draw(size_t table, size_t batch, uint8_t* out, uint64_t* population, double* total);
-  Reason why_not(size_t table, size_t batch) const;
+  // out: TableSpec::batch_bytes(batch) bytes at a multiple of 8. False when no whole batch can be drawn now; nothing is used up then. `version`: only
+  // items of it or newer (select = "all"), kAnyVersion for all. `ticket`: a number that is not in use, for taken() or put_back(); 0: taken at once.
+  bool draw(size_t table, size_t batch, uint8_t* out, uint64_t* population, double* total, int64_t version = kAnyVersion, uint64_t ticket = 0);
+  void taken(size_t table, uint64_t ticket);
+  void put_back(size_t table, uint64_t ticket);
+  Reason why_not(size_t table, size_t batch, int64_t version = kAnyVersion) const;
+  // The items that are here, in the order of their keys, as a batch of so many in `out`, which has room for all. Returns how many.
+  size_t get(size_t table, const uint64_t* keys, size_t n, uint8_t* out, uint64_t* population, double* total);
+  UpdateResult erase(size_t table, const uint64_t* keys, size_t n);
+  void configure(size_t table, const TableSpec& spec);
   UpdateResult update(size_t table, const uint64_t* keys, const double* priorities, size_t n);
   ReplayStats stats() const;
-  // Every numbered invariant of the store and the tables (I1 to I10), while no push or draw is under way; the first broken one by number.
+  // Every numbered invariant of the store and the tables (I1 to I10, O1), while no push or draw is under way; the first broken one by number.
   // Walks everything: for tests.
   Status check() const;
 

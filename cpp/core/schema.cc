@@ -82,7 +82,30 @@ Status check_ranges(const TableSpec& t) {
   if (!(t.eta >= 0 && t.eta <= 1)) return invalid("priority.eta", "expected a number from 0 to 1, got " + std::to_string(t.eta));
   if (!(t.beta >= 0 && std::isfinite(t.beta))) return invalid("importance.beta", "expected a number >= 0, got " + std::to_string(t.beta));
   if (t.cache < 1) return invalid("actor.cache", "expected a positive integer, got 0");
+  if (!(t.decay > 0 && t.decay <= 1)) return invalid("priority.decay", "expected a number above 0, up to 1, got " + std::to_string(t.decay));
+  if (!(t.step_discount > 0 && t.step_discount <= 1)) {
+    return invalid("actor.step_discount", "expected a number above 0, up to 1, got " + std::to_string(t.step_discount));
+  }
+  if (!(t.samples_per_insert >= 0 && std::isfinite(t.samples_per_insert))) {
+    return invalid("limits.samples_per_insert", "expected a number >= 0, got " + std::to_string(t.samples_per_insert));
+  }
+  if (t.samples_per_insert > 0 && !(t.tolerance >= 1 + t.samples_per_insert)) {
+    return invalid("limits.tolerance", "expected at least 1 + samples_per_insert (" + std::to_string(1 + t.samples_per_insert) +
+                                           "), the smallest batch and one insert, or both sides could stop; got " + std::to_string(t.tolerance));
+  }
   if (t.max_steps < 1 || t.max_steps > (1ULL << 31)) return invalid("actor.max_steps", "expected 1 to 2^31, got " + std::to_string(t.max_steps));
+  return {};
+}
+
+// What only a union of all items has.
+Status check_union(const TableSpec& t) {
+  if (t.select == Select::kAll) return {};
+  const char* only = ": only tables with actor.select = \"all\" have it, where the server holds the items themselves";
+  if (t.sampler != Sampler::kPrioritized) return invalid("sampler", std::string("expected \"prioritized\"") + only);
+  if (t.per_actor_episodes) return invalid("capacity.per_actor_episodes", std::string("expected 0") + only + "; actor.max_episodes bounds caches");
+  if (t.per_actor_steps) return invalid("capacity.per_actor_steps", std::string("expected 0") + only + "; actor.max_steps bounds caches");
+  if (t.blocks) return invalid("capacity.when_full", std::string("expected \"evict\"") + only);
+  if (t.max_times_sampled) return invalid("limits.max_times_sampled", std::string("expected 0") + only);
   return {};
 }
 
@@ -158,6 +181,7 @@ int Schema::find(const std::string& name) const {
 
 Status TableSpec::derive(const Schema& schema) {
   if (Status s = check_ranges(*this); !s.ok()) return s;
+  if (Status s = check_union(*this); !s.ok()) return s;
   if (Status s = check_quantities(schema, this); !s.ok()) return s;
 
   columns.clear();
@@ -183,18 +207,18 @@ Status TableSpec::derive(const Schema& schema) {
       add(column(f.name, f.kind, f.itemsize, kind == Kind::kSequence ? with_axis(length, f.shape) : f.shape, Origin::kField, at));
     }
   }
-  // Numbers that the actor computes have the reward's precision and, with several dimensions, its shape.
+  // Numbers that the actor computes have the reward's precision and its shape; one discount for all dimensions has none.
   const uint32_t itemsize = reward >= 0 && fields[reward].itemsize == 8 ? 8 : 4;
-  auto made = [&](const char* name, uint32_t dims) {
+  auto made = [&](const char* name, bool one) {
     std::vector<uint32_t> shape;
-    if (dims > 1) shape = fields[reward].shape;
+    if (!one) shape = fields[reward].shape;
     add(column(name, 'f', itemsize, kind == Kind::kSequence ? with_axis(length, shape) : shape, Origin::kMade));
   };
   if (kind == Kind::kSequence) {
     add(column("mask", 'b', 1, {length}, Origin::kMask));
     add(column("length", 'i', 4, {}, Origin::kLength));
   }
-  if (kind != Kind::kStep) made("discount", gamma_dims);
+  if (kind != Kind::kStep) made("discount", gamma_dims == 1);
   for (int i : next) {
     const Field& f = fields[i];
     if (contains(stack, i)) {
@@ -204,8 +228,8 @@ Status TableSpec::derive(const Schema& schema) {
     }
   }
   if (returns) {
-    made("return", reward_dims);
-    made("advantage", reward_dims);
+    made("return", false);
+    made("advantage", false);
   }
   std::set<std::string> names;
   for (const Column& c : columns) {
@@ -217,6 +241,20 @@ Status TableSpec::derive(const Schema& schema) {
   add(column("weights", 'f', 4, {}, Origin::kWeight));
   add(column("versions", 'i', 8, {}, Origin::kVersion));
   return {};
+}
+
+void TableSpec::change(const TableSpec& to) {
+  exponent = to.exponent;
+  beta = to.beta;
+  if (gamma.field < 0 && to.gamma.field < 0 && gamma.values.size() == to.gamma.values.size()) gamma.values = to.gamma.values;
+  if (returns_gamma.field < 0 && to.returns_gamma.field < 0 && returns_gamma.values.size() == to.returns_gamma.values.size()) {
+    returns_gamma.values = to.returns_gamma.values;
+  }
+  lambda = to.lambda;
+  min_items = to.min_items;
+  samples_per_insert = to.samples_per_insert;
+  tolerance = to.tolerance;
+  max_staleness = to.max_staleness;
 }
 
 size_t TableSpec::batch_bytes(size_t n, std::vector<size_t>* offsets) const {

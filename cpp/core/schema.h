@@ -42,8 +42,8 @@ enum class Kind : uint8_t { kStep, kTransition, kSequence };
 enum class Pad : uint8_t { kRepeat, kZero };
 enum class Tail : uint8_t { kShift, kPad, kDrop };
 enum class Source : uint8_t { kReturn, kTd, kGiven, kMax };
-enum class Select : uint8_t { kPrioritized, kUniform, kAll };
-enum class Sampler : uint8_t { kPrioritized, kUniform };
+enum class Select : uint8_t { kPrioritized, kUniform, kAll, kWithoutReplacement };
+enum class Sampler : uint8_t { kPrioritized, kUniform, kFifo, kLifo, kMax, kMin };
 enum class Normalize : uint8_t { kTable, kBatch, kNone };
 
 // gamma: one value, one per reward dimension, or a field of the step (DEFINITIONS 2).
@@ -104,17 +104,27 @@ struct TableSpec {
   std::vector<double> coefficients{1.0};  // one per reward dimension
   int baseline = -1;                      // field; source td
   double eta = 0.9;                       // sequence priorities (DEFINITIONS 4)
+  double decay = 1;                       // of the weight, each time an item is drawn
 
   Select select = Select::kPrioritized;
   uint32_t cache = 64;
   uint64_t max_steps = 100000;
-  uint64_t max_episodes = 0;  // 0: no bound
+  uint64_t max_episodes = 0;     // 0: no bound
+  double step_discount = 1;      // kappa: weights are multiplied by kappa^t, t the item's first step in its episode
+  bool episode_weights = false;  // weights are multiplied by what end() says of the episode
 
   Sampler sampler = Sampler::kPrioritized;
   double beta = 0.4;
   Normalize normalize = Normalize::kTable;
   uint64_t capacity_items = 0;  // 0: as the memory allows
+  uint64_t per_actor_episodes = 0;
+  uint64_t per_actor_steps = 0;
+  bool blocks = false;  // full: writers wait, and nothing is evicted
   uint64_t min_items = 1;
+  double samples_per_insert = 0;   // 0: no limiter (DEFINITIONS 9)
+  double tolerance = 0;            // width of the band in which sampled - samples_per_insert * inserted stays
+  uint64_t max_times_sampled = 0;  // 0: no bound
+  int64_t max_staleness = -1;      // -1: no bound (DEFINITIONS 10)
 
   // Derived.
   int reward = -1, value = -1;  // fields
@@ -122,6 +132,15 @@ struct TableSpec {
   uint32_t gamma_dims = 1;      // values of one discount
   std::vector<Column> columns;  // the batch: the user's columns, then keys, probabilities, weights, versions
   size_t made_bytes = 0;        // of one item
+
+  // The weight of an item is factor * p^exponent, factor = g * kappa^t * decay^n (g of its episode, n times drawn); false: always 1, and not stored.
+  bool factors() const { return episode_weights || step_discount < 1 || decay < 1; }
+  // Batches hold the first items of an order, each once, instead of random ones.
+  bool ordered() const { return sampler != Sampler::kPrioritized && sampler != Sampler::kUniform; }
+  // Whether an item of this version may be drawn when `newest` is the newest of its topic (0: none was published).
+  bool fresh(int64_t version, int64_t newest) const { return max_staleness < 0 || newest <= 0 || version >= newest - max_staleness; }
+  // Takes the settings that may change while running: exponent, beta, gammas' values, lambda, min_items, limiter, max_staleness.
+  void change(const TableSpec& to);
 
   // Checks the settings against the schema and fills the derived members. Errors begin with the key's path inside the
   // table ("item.stack[0]: ..."), so that the configuration can put "table[0]." before them.

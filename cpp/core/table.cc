@@ -2,48 +2,132 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "window.h"
 
 namespace memsvc {
+namespace {
 
-void Table::place(Arena* arena, Store* store, uint32_t steps, uint32_t entries) {
+// Rows of the largest window.
+uint32_t window_rows(const TableSpec& spec) {
+  const uint32_t span = spec.kind == Kind::kSequence ? spec.length : spec.n_step;
+  return window_of(spec, make_key(1, spec.frame_stack), span, spec.frame_stack - 1).rows();
+}
+
+}  // namespace
+
+void Table::place(Arena* arena, Store* store, uint32_t steps, uint32_t entries, uint32_t shares) {
   uint64_t capacity = steps;
   if (spec.kind == Kind::kSequence) {
     // Starts are `stride` apart, and an episode adds a tail; where many short episodes make more, the table is full before the store.
     capacity = std::min<uint64_t>(steps, 2 * uint64_t{steps} / std::max<uint32_t>(spec.stride, 1) + 64);
   }
   if (spec.capacity_items > 0) capacity = std::min(capacity, spec.capacity_items);
+  if (spec.blocks) capacity = std::min<uint64_t>(capacity, steps / (window_rows(spec) * shares));
   items.place(arena, store, static_cast<uint32_t>(std::max<uint64_t>(capacity, 1)));
-  if (!whole()) {
-    const uint32_t span = spec.kind == Kind::kSequence ? spec.length : spec.n_step;
-    caches.place(arena, entries, steps / window_of(spec, make_key(1, spec.frame_stack), span, spec.frame_stack - 1).rows() / 2);
-  } else if (arena->mapped()) {
-    united = std::make_unique<United>(spec, &items);
+  if (whole()) {
+    united.place(spec, &items, arena);
+    if (arena->mapped()) united.grow();
+  } else {
+    caches.place(arena, entries, steps / window_rows(spec) / 2);
   }
 }
 
-bool Table::choose(size_t batch, uint32_t* chosen, double* weights, Population* from) {
+void Table::join(uint64_t actor, const std::string& name, const std::string& topic) {
+  lanes.add(actor, name, topic, newest(topic));
+  gates.join(actor, topic);
+}
+
+void Table::leave(uint64_t actor) {
+  gates.leave(actor);
+  Lane* lane = lanes.find(actor);
+  if (!lane) return;
+  lane->left = true;
+  // Nobody will send what these wait for.
+  lane->waiting.clear();
+  lane->missing.clear();
+  lane->evicted.clear();
+}
+
+void Table::remove(Lane* lane) {
+  if (!whole()) caches.forget(lane);
+  gates.leave(lane->actor);
+  starved += lane->starved;
+  lanes.remove(lane->actor);
+}
+
+bool Table::choose(size_t batch, int64_t version, uint32_t* chosen, double* weights, Population* from) {
   *from = population();
-  if (batch == 0 || from->count == 0 || from->count < spec.min_items) return false;
-  if (whole() ? !united->draw(batch, &random, chosen, weights) : !caches.draw(batch, chosen, weights)) return false;
-  for (size_t i = batch; i > 1; --i) {
+  if (batch == 0 || from->count == 0 || drawable() < spec.min_items || !limiter.may_sample(batch)) return false;
+  if (whole() ? !united.draw(batch, version, &random, chosen, weights, from) : !caches.draw(batch, chosen, weights)) return false;
+  for (size_t i = batch; i > 1 && !spec.ordered(); --i) {
     const size_t other = random.below(i);
     std::swap(chosen[i - 1], chosen[other]);
     std::swap(weights[i - 1], weights[other]);
   }
-  drawn += batch;
   return true;
 }
 
-Reason Table::why_not(size_t batch) {
+void Table::deliver(uint64_t ticket, const uint32_t* chosen, size_t batch) {
+  drawn += batch;
+  limiter.sampled(batch);
+  const bool counts = whole() && spec.max_times_sampled > 0;
+  if (!counts && !limiter.on()) return;
+  Deliveries::Batch out{batch, limiter.era(), {}};
+  for (size_t i = 0; counts && i < batch; ++i) out.keys.push_back(items.key(chosen[i]));
+  deliveries.open(ticket, std::move(out));
+  if (ticket == 0) confirm(0);
+}
+
+void Table::confirm(uint64_t ticket) {
+  Deliveries::Batch batch;
+  if (!deliveries.close(ticket, &batch)) return;
+  for (const uint64_t key : batch.keys) {
+    const uint32_t item = items.find(key);
+    if (item == kNone || items.flying(item) == 0 || !united.confirm(item)) continue;
+    drop(item);
+    ++exhausted;
+  }
+}
+
+void Table::put_back(uint64_t ticket) {
+  Deliveries::Batch batch;
+  if (!deliveries.close(ticket, &batch)) return;
+  drawn -= batch.draws;
+  returned += batch.draws;
+  if (batch.era == limiter.era()) limiter.put_back(batch.draws);
+  for (const uint64_t key : batch.keys) {
+    const uint32_t item = items.find(key);
+    if (item != kNone && items.flying(item) > 0) united.take_back(item);
+  }
+}
+
+Reason Table::why_not(size_t batch, int64_t version) {
   const Population now = population();
-  if (now.count == 0) return {Why::kEmpty, 0, std::max<uint64_t>(spec.min_items, 1)};
-  if (now.count < spec.min_items) return {Why::kMinItems, now.count, spec.min_items};
-  if (whole()) return {Why::kReady, batch, batch};
+  if (now.count == 0) {
+    uint64_t too_stale = aged, too_short = 0;
+    int64_t oldest = 0;
+    for (const auto& [number, of] : gates.all()) {
+      too_stale += of.head.stale;
+      too_short += of.head.short_episodes;
+      oldest = std::max(oldest, newest(of.topic) - spec.max_staleness);
+    }
+    if (spec.max_staleness >= 0 && too_stale > 0 && youngest < oldest) return {Why::kStale, youngest, oldest};
+    if (inserted == 0 && too_short > 0) return {Why::kShort, static_cast<int64_t>(too_short), spec.length};
+    return {Why::kEmpty, 0, static_cast<int64_t>(std::max<uint64_t>(spec.min_items, 1))};
+  }
+  const auto reason = [](Why why, uint64_t have, uint64_t need) { return Reason{why, static_cast<int64_t>(have), static_cast<int64_t>(need)}; };
+  if (const uint64_t have = drawable(); have < spec.min_items) return reason(Why::kMinItems, have, spec.min_items);
+  if (!limiter.may_sample(batch)) return reason(Why::kLimiter, limiter.inserted(), limiter.needed(batch));
+  if (whole()) {
+    const uint64_t have = united.available(version);
+    if (have == 0 && version != kAnyVersion) return {Why::kVersion, youngest, version};
+    return have < batch ? reason(Why::kFew, have, batch) : reason(Why::kReady, batch, batch);
+  }
   const size_t have = caches.available(batch);
-  return {have < batch ? Why::kStock : Why::kReady, have, batch};
+  return reason(have < batch ? Why::kStock : Why::kReady, have, batch);
 }
 
 UpdateResult Table::update(const Actors& actors, const uint64_t* keys, const double* priorities, size_t n) {
@@ -59,36 +143,163 @@ UpdateResult Table::update(const Actors& actors, const uint64_t* keys, const dou
       continue;
     }
     Lane* lane = lanes.find(actors.owner(stream_of(keys[i])));
-    if (feeds && lane && !lane->left) lane->feed(keys[i], p);
     const uint32_t item = items.find(keys[i]);
+    // What the actor has no more, or may not draw any more, needs no priority.
+    const bool gone = lane && !whole() && (lane->lost(keys[i]) || (item != kNone && !spec.fresh(items.version(item), lane->newest)));
+    if (feeds && lane && !lane->left && !gone) lane->feed(keys[i], p);
     // A union's item that comes back after its eviction must not be drawn before its rows are there: the old one's update is stale.
-    if (item == kNone || !items.published(item)) {
+    if (item == kNone || gone || (whole() && !items.published(item))) {
       ++result.stale;
       continue;
     }
     ++result.applied;
-    const double scaled = std::min(p * (lane ? lane->scale() : last_scale), 1e300);
     if (whole()) {
-      united->set(item, scaled);
-      continue;
+      united.set(item, std::min(p * (lane ? lane->scale() : last_scale), 1e300));
+    } else {
+      caches.update(lane, item, caches.weigh(lane, item, p, last_scale));
     }
-    const double weight = weight_of(spec, scaled);
-    if (lane) {
-      lane->change(items.value(item), weight);
-      items.set_updated(item, lane->open());
-    }
-    items.set_value(item, weight);
   }
-  if (united) united->flush();
+  if (whole()) united.flush();
   stale += result.stale;
   refused += result.refused.size();
   return result;
 }
 
-void Table::remove(Lane* lane) {
-  if (!whole()) caches.forget(lane);
-  starved += lane->starved;
-  lanes.remove(lane->actor);
+UpdateResult Table::erase(const Actors& actors, const uint64_t* keys, size_t n) {
+  UpdateResult result;
+  if (!whole()) {
+    result = update(actors, keys, std::vector<double>(n).data(), n);
+  } else {
+    for (size_t i = 0; i < n; ++i) {
+      const uint32_t item = items.find(keys[i]);
+      if (item == kNone || !items.published(item)) {
+        ++result.stale;
+        continue;
+      }
+      drop(item);
+      ++result.applied;
+    }
+    united.flush();
+  }
+  deleted += result.applied;
+  return result;
+}
+
+void Table::configure(const Actors& actors, const TableSpec& to) {
+  const bool paced = to.samples_per_insert != spec.samples_per_insert || to.tolerance != spec.tolerance;
+  const bool judges = spec.max_staleness < 0 && to.max_staleness >= 0;
+  spec.change(to);
+  if (judges) {
+    ages.clear();
+    for (uint32_t item = 0; item < items.capacity(); ++item) {
+      if (!items.live(item) || !items.published(item)) continue;
+      const Lane* lane = lanes.find(actors.owner(stream_of(items.key(item))));
+      note_age(lane ? lane->topic : "default", item);
+    }
+  }
+  if (paced) limiter.restart();
+  if (limiter.on()) limiter.drawable(drawable());
+  if (whole()) {
+    united.touch_all();
+    united.flush();
+  }
+  const auto known = newest_of;
+  for (const auto& [topic, version] : known) publish(actors, topic, version);
+}
+
+int64_t Table::newest(const std::string& topic) const {
+  const auto at = newest_of.find(topic);
+  return at == newest_of.end() ? 0 : at->second;
+}
+
+void Table::publish(const Actors& actors, const std::string& topic, int64_t version) {
+  int64_t& newest = newest_of[topic];
+  newest = std::max(newest, version);
+  for (const auto& lane : lanes.all()) {
+    if (lane->topic == topic) lane->newest = newest;
+  }
+  if (spec.max_staleness < 0) return;
+  ages.take_below(topic, newest - spec.max_staleness, [&](uint64_t key) {
+    const uint32_t item = items.find(key);
+    if (item == kNone) return;
+    if (!whole()) {
+      if (Lane* lane = lanes.find(actors.owner(stream_of(key)))) aged += caches.expire(lane, item);
+      return;
+    }
+    drop(item);
+    ++aged;
+  });
+  if (whole()) united.flush();
+}
+
+void Table::admit(const std::string& actor, const std::string& topic, uint32_t item, double priority) {
+  items.publish(item);
+  const int64_t version = items.version(item);
+  youngest = std::max(youngest, version);
+  const uint64_t key = items.key(item);
+  if (quota.bounds()) quota.add(actor, key, items.episode(item), items.span(item));
+  united.set(item, priority);
+  if (!spec.fresh(version, newest(topic))) {
+    drop(item);
+    ++aged;
+    return;
+  }
+  note_age(topic, item);
+}
+
+void Table::note_age(const std::string& topic, uint32_t item) {
+  youngest = std::max(youngest, items.version(item));
+  if (spec.max_staleness < 0) return;
+  ages.note(topic, items.version(item), items.key(item));
+  if (ages.notes() > 2 * uint64_t{items.capacity()} + 1024) ages.prune([this](uint64_t held) { return holds(held); });
+}
+
+void Table::drop(uint32_t item) {
+  united.clear(item);
+  if (quota.bounds()) quota.remove(items.key(item), items.episode(item), items.span(item));
+  items.remove(item);
+}
+
+void Table::keep_bounds(const std::string& actor) {
+  if (!quota.bounds()) return;
+  std::vector<uint64_t> keys;
+  for (quota.surplus(actor, &keys); !keys.empty(); keys.clear(), quota.surplus(actor, &keys)) {
+    for (const uint64_t key : keys) {
+      const uint32_t item = items.find(key);
+      if (item == kNone) continue;
+      drop(item);
+      ++evicted;
+    }
+  }
+  quota.tidy(actor, [this](uint64_t key) { return holds(key); });
+}
+
+void Table::raise_floor(Lane* lane, uint64_t floor) {
+  uint64_t& known = lane->floors[stream_of(floor)];
+  const uint64_t before = std::exchange(known, std::max(known, floor));
+  if (before == 0 || floor <= before) return;
+  const auto lose = [&](uint32_t item) {
+    if (items.published(item)) caches.lose(lane, item);
+  };
+  if (floor - before <= items.capacity()) {
+    for (uint64_t key = before; key < floor; ++key) {
+      if (const uint32_t item = items.find(key); item != kNone) lose(item);
+    }
+    return;
+  }
+  for (uint32_t item = 0; item < items.capacity(); ++item) {
+    if (items.live(item) && stream_of(items.key(item)) == stream_of(floor) && items.key(item) < floor) lose(item);
+  }
+}
+
+bool Table::waits_for_word(const Lane& lane) const {
+  if (lane.left) return false;
+  if (!whole() && caches.hungry(lane)) return true;
+  const auto at = gates.all().find(lane.actor);
+  if (at == gates.all().end()) return false;
+  const Gates::Actor& of = at->second;
+  if (spec.blocks && of.head.unsent > of.room && gates.spare_room(items.free()) > 0) return true;
+  return limiter.on() && gates.wants(of, limiter.budget()) && gates.spare(limiter.budget()) > 0;
 }
 
 TableStats Table::stats() const {
@@ -104,19 +315,40 @@ TableStats Table::stats() const {
   stats.refused_updates = refused;
   stats.evicted = evicted;
   stats.starved = starved;
+  stats.aged = aged;
+  stats.deleted = deleted;
+  stats.put_back = returned;
+  stats.in_flight = deliveries.in_flight();
+  stats.exhausted = exhausted;
+  stats.limited = limiter.on();
+  stats.sampled = limiter.sampled_so_far();
+  stats.ahead = limiter.ahead();
+  double age_sum = 0;
+  uint64_t age_draws = 0;
   for (const auto& lane : lanes.all()) {
     stats.starved += lane->starved;
     const uint64_t wanted = whole() ? 0 : caches.wanted(*lane);
     stats.actors.push_back({lane->name, lane->actor, lane->total(), lane->population(), lane->queue.length, wanted, lane->drawn, lane->received,
                             lane->starved, lane->left});
+    if (lane->age_draws > 0) stats.actors.back().age_steps = lane->age_sum / static_cast<double>(lane->age_draws);
+    age_sum += lane->age_sum;
+    age_draws += lane->age_draws;
+    const auto at = gates.all().find(lane->actor);
+    if (at == gates.all().end()) continue;
+    ActorStats& actor = stats.actors.back();
+    actor.steps = at->second.head.steps;
+    actor.episodes = at->second.head.episodes;
+    actor.short_episodes = at->second.head.short_episodes;
+    actor.stale = at->second.head.stale;
   }
+  if (age_draws > 0) stats.age_steps = age_sum / static_cast<double>(age_draws);
   return stats;
 }
 
 std::string Table::check(uint32_t* needs) const {
   if (std::string broken = items.check(needs); !broken.empty()) return spec.name + ": " + broken;
-  if (united) {
-    if (std::string broken = united->check(); !broken.empty()) return spec.name + ": " + broken;
+  if (whole()) {
+    if (std::string broken = united.check(); !broken.empty()) return spec.name + ": " + broken;
     return "";
   }
   std::vector<uint32_t> pins(items.capacity());

@@ -3,15 +3,21 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "actors.h"
+#include "ages.h"
 #include "caches.h"
+#include "deliveries.h"
+#include "gates.h"
 #include "gather.h"
 #include "items.h"
 #include "lane.h"
+#include "limiter.h"
+#include "quota.h"
 #include "random.h"
 #include "replay.h"
 #include "united.h"
@@ -19,39 +25,88 @@
 namespace memsvc {
 
 struct Table {
-  Table(TableSpec settings, uint64_t seed) : spec(std::move(settings)), items(spec), random(seed), caches(spec, &items, &lanes, &random) {}
+  Table(TableSpec settings, uint64_t seed)
+      : spec(std::move(settings)), items(spec), random(seed), caches(spec, &items, &lanes, &random), quota(spec), limiter(spec) {}
   Table(const Table&) = delete;
 
   bool whole() const { return spec.select == Select::kAll; }
   Population population() const {
-    if (united) return {united->total(), united->population(), united->min_weight()};
-    return {lanes.total(), lanes.population(), lanes.min_weight()};
+    if (whole()) return united.population();
+    return caches.population();
   }
 
-  // Room for what `steps` rows of the store can be made of, and `entries` for draws. An unmapped arena is only counted.
-  void place(Arena* arena, Store* store, uint32_t steps, uint32_t entries);
+  // Room for what `steps` rows of the store can be made of, and `entries` for draws. `shares`: of tables that block, each of which must have its
+  // items' rows whatever the others do. An unmapped arena is only counted.
+  void place(Arena* arena, Store* store, uint32_t steps, uint32_t entries, uint32_t shares);
+  // w_now of an item; where an order decides, 1 if it can be drawn.
+  double weight(uint32_t item) const { return whole() ? united.weight_of_draw(item) : items.value(item); }
   // Bytes that the union's tree takes outside the arena, after place().
-  size_t tree_bytes() const { return whole() ? SumTree::bytes_for(items.capacity()) : 0; }
+  size_t tree_bytes() const { return whole() ? united.tree_bytes() : 0; }
 
-  // `batch` draws, shuffled, their weights and what they were drawn from. False when there are fewer, or less than min_items: nothing changes.
-  bool choose(size_t batch, uint32_t* chosen, double* weights, Population* from);
-  Reason why_not(size_t batch);
-  // Learners' raw priorities (DEFINITIONS 7, closed loop): w_now and W at once, the actors by feedback.
-  UpdateResult update(const Actors& actors, const uint64_t* keys, const double* priorities, size_t n);
+  void join(uint64_t actor, const std::string& name, const std::string& topic);
+  void leave(uint64_t actor);
   // The lane goes, with its draws and its weight.
   void remove(Lane* lane);
+
+  // `batch` draws, their weights and what they were drawn from; shuffled, unless they have an order. False when there are fewer, less than min_items,
+  // or the limiter says no: nothing changes then.
+  bool choose(size_t batch, int64_t version, uint32_t* chosen, double* weights, Population* from);
+  // What was chosen has been read: its ticket is open, or without one (0) it counts as confirmed.
+  void deliver(uint64_t ticket, const uint32_t* chosen, size_t batch);
+  void confirm(uint64_t ticket);
+  void put_back(uint64_t ticket);
+  Reason why_not(size_t batch, int64_t version);
+
+  // Learners' raw priorities (DEFINITIONS 7, closed loop): w_now and W at once, the actors by feedback.
+  UpdateResult update(const Actors& actors, const uint64_t* keys, const double* priorities, size_t n);
+  // Items go: from a union at once; of caches they are never drawn again.
+  UpdateResult erase(const Actors& actors, const uint64_t* keys, size_t n);
+  // Settings that may change while running (TableSpec::change).
+  void configure(const Actors& actors, const TableSpec& to);
+  // A topic's newest version: what is too stale for it goes (DEFINITIONS 10).
+  void publish(const Actors& actors, const std::string& topic, int64_t version);
+  int64_t newest(const std::string& topic) const;
+
+  // What limits.min_items compares with.
+  uint64_t drawable() const { return whole() ? united.population().count : caches.drawable(); }
+
+  // A union's item: it may be drawn from now on; or it goes, for whatever reason.
+  void admit(const std::string& actor, const std::string& topic, uint32_t item, double priority);
+  // Remembers which version made an item, for max_staleness.
+  void note_age(const std::string& topic, uint32_t item);
+  void drop(uint32_t item);
+  // What the actor has beyond its bounds goes.
+  void keep_bounds(const std::string& actor);
+  // An actor's memory has lost the steps of a stream below `floor`: draws of them that wait here are not made any more.
+  void raise_floor(Lane* lane, uint64_t floor);
+  // How many items an actor may send of those that it has.
+  uint64_t room(uint64_t actor) { return gates.give_room(actor, items.free(), items.capacity()); }
+  // Whether an actor is to be told that it may do more.
+  bool waits_for_word(const Lane& lane) const;
+
   TableStats stats() const;
   // I3 to I9 of this table, needs[slot] as in Items::check; what is broken, or "".
   std::string check(uint32_t* needs) const;
 
-  const TableSpec spec;
+  TableSpec spec;
   Items items;
   Lanes lanes;
   Random random;
-  Caches caches;                                                                       // unless whole()
-  std::unique_ptr<United> united;                                                      // whole()
+  Caches caches;  // unless whole()
+  United united;  // whole()
+  Quota quota;    // whole()
+  Ages ages;
+  Limiter limiter;
+  Gates gates;
+  Deliveries deliveries;
+  std::map<std::string, int64_t> newest_of;                                            // topics' newest versions
   double last_scale = 1;                                                               // of the newest report: for items whose actor is gone
+  int64_t youngest = -1;                                                               // the newest version that an item had
   uint64_t drawn = 0, inserted = 0, stale = 0, refused = 0, evicted = 0, starved = 0;  // starved: by lanes that are gone
+  uint64_t aged = 0, deleted = 0, returned = 0, exhausted = 0;                         // returned: draws put back
+
+ private:
+  bool holds(uint64_t key) const { return items.find(key) != kNone; }
 };
 
 }  // namespace memsvc

@@ -8,6 +8,7 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cassert>
 #include <cmath>
 #include <limits>
@@ -22,6 +23,8 @@ constexpr int kMostLevels = 12;
 constexpr size_t kChunk = 256;  // draws or updates that travel together: their state stays in the first-level cache
 constexpr size_t kBitmapNodes = 4096;
 constexpr double kInf = std::numeric_limits<double>::infinity();
+
+std::atomic<bool> simd_wanted{true};
 
 // The mass before each child, in three doubling steps: the order of the vector code, so that both give the same bits. Empty children start at
 // infinity, where no mass reaches them. Returns the sum, which is the last inclusive prefix (T1).
@@ -134,6 +137,8 @@ size_t parents(uint32_t* nodes, size_t n, size_t level_nodes) {
 
 }  // namespace
 
+void use_simd(bool on) { simd_wanted = on; }
+
 struct SumTree::Levels {
   size_t capacity = 0;
   bool simd = false;
@@ -181,7 +186,7 @@ SumTree::SumTree(size_t capacity, bool simd) : levels_(std::make_unique<Levels>(
   Levels& levels = *levels_;
   if (!levels.arena.map(bytes_for(capacity)).ok()) throw std::bad_alloc();
   levels.place(capacity, &levels.arena);
-  levels.simd = simd && __builtin_cpu_supports("avx512f");
+  levels.simd = simd && simd_wanted && __builtin_cpu_supports("avx512f");
   for (int level = 1; level <= levels.top; ++level) {
     std::fill_n(levels.lows[level], levels.nodes[level] * 8, kInf);
     std::fill_n(levels.starts[level], levels.nodes[level] * 8, kInf);
@@ -201,6 +206,7 @@ size_t SumTree::bytes_for(size_t capacity) {
 
 size_t SumTree::capacity() const { return levels_->capacity; }
 size_t SumTree::bytes() const { return levels_->arena.used(); }
+bool SumTree::vectorised() const { return levels_->simd; }
 double SumTree::total() const { return levels_->sums[levels_->top + 1][0]; }
 double SumTree::weight(size_t index) const { return levels_->sums[0][index]; }
 

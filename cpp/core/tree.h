@@ -15,9 +15,13 @@
 
 namespace memsvc {
 
+// False: trees made from now on, in the whole process, use the scalar code (tests). True, as at the start: AVX-512 where the processor has it.
+// Thread-safe.
+void use_simd(bool on);
+
 class SumTree {
  public:
-  // Any capacity from 1 to 2^32 - 1. All weights are 0. simd = false forces the scalar code (tests). Throws std::bad_alloc.
+  // Any capacity from 1 to 2^32 - 1. All weights are 0. simd = false, or use_simd(false), forces the scalar code (tests). Throws std::bad_alloc.
   explicit SumTree(size_t capacity, bool simd = true);
   ~SumTree();
   SumTree(SumTree&&) noexcept;
@@ -27,6 +31,8 @@ class SumTree {
 
   size_t capacity() const;
   size_t bytes() const;
+  // Whether this tree runs on AVX-512.
+  bool vectorised() const;
   double total() const;
   double weight(size_t index) const;
   // Smallest positive weight, 0 when there is none. O(1): a min is kept beside every sum.

@@ -1,47 +1,84 @@
-// The union of all actors' items in one tree (DEFINITIONS 7, select = "all"): each item is sent once and drawn by w_now, any number of times.
-// Leaves of the tree are the places of the table's items. Not thread-safe: Replay's lock guards it.
+// The union of all actors' items at the server (DEFINITIONS 7, select = "all"): each item is sent once and drawn by w_now, or in an order, as often
+// as max_times_sampled allows. Leaves of the tree are the places of the table's items. Not thread-safe: Replay's lock guards it.
 //
-//   I9 a published item's leaf is weight_of(its p); every other leaf is 0; population counts the positive ones
+//   I9 a drawable item (published, w > 0, not drawn max_times_sampled times) has the leaf w = factor * p^exponent, every other one 0; an order has
+//   the
+//      drawable items; population counts them, draws_left how often they can still be drawn together
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "gather.h"
 #include "items.h"
+#include "order.h"
 #include "random.h"
+#include "replay.h"
 #include "tree.h"
 
 namespace memsvc {
 
 class United {
  public:
-  // Takes its own memory, SumTree::bytes_for(items->capacity()). Throws std::bad_alloc.
-  United(const TableSpec& spec, Items* items) : spec_(spec), items_(items), tree_(items->capacity()) {}
+  // Memory for `capacity` items: what an order takes comes from the arena (an unmapped one is only counted).
+  void place(const TableSpec& spec, Items* items, Arena* arena);
+  // What the tree takes outside of it, once grow() is called. grow() throws std::bad_alloc.
+  size_t tree_bytes() const { return spec_->ordered() ? 0 : SumTree::bytes_for(items_->capacity()); }
+  void grow();
 
-  double total() const { return tree_.total(); }              // W
-  uint64_t population() const { return population_; }         // N
-  double min_weight() const { return tree_.min_positive(); }  // 0 for none
+  // W, N and the smallest weight; in an order every item weighs 1.
+  Population population() const;
+  // Of the items of `version` or newer. O(capacity).
+  Population population(int64_t version) const;
+  double weight_of_draw(uint32_t item) const { return tree_ ? weight(item) : drawable_[item]; }
+  // Places of a batch that can be filled now; UINT64_MAX where items may be drawn again and again. O(capacity) with a version.
+  uint64_t available(int64_t version) const;
 
-  // New priorities p (already scaled) for items, in order: they hold after flush().
-  void set(uint32_t item, double p);
-  // The item goes: its leaf is 0 after flush().
+  // A new priority p (already scaled) of a published item. Holds after flush(), as all changes do.
+  void set(uint32_t item, double p) {
+    items_->set_value(item, p);
+    touch(item);
+  }
+  // The weight follows what the items say.
+  void touch(uint32_t item);
+  void touch_all();
+  // The item is about to be removed.
   void clear(uint32_t item);
   // Brings the tree up to date, a whole batch at once. Every public call of Replay flushes before it gives the lock back.
   void flush();
-  // `batch` stratified draws with replacement and their weights. False when nothing can be drawn.
-  bool draw(size_t batch, Random* random, uint32_t* items, double* weights) const;
+
+  // A batch: its items, their weights, and what P, N and W refer to. Random samplers: stratified, with replacement. False, and nothing has changed,
+  // when fewer than `batch` draws are there. Draws count as flying (Items::flying) where max_times_sampled bounds them, and decay weights.
+  bool draw(size_t batch, int64_t version, Random* random, uint32_t* items, double* weights, Population* from);
+  // One flying draw of an item is confirmed; true: it was the last that the item could give. Or it is taken back.
+  bool confirm(uint32_t item);
+  void take_back(uint32_t item);
 
   // I9, while no push is under way; what is broken, or "".
   std::string check() const;
 
  private:
+  bool bounded() const { return spec_->max_times_sampled > 0; }
+  uint64_t left(uint32_t item) const { return spec_->max_times_sampled - items_->times(item); }
+  bool drawable(uint32_t item) const { return tree_ && !bounded() ? tree_->weight(item) > 0 : drawable_[item]; }
+  double full_weight(uint32_t item) const;  // factor * p^exponent, or with "uniform" factor where p > 0
+  double weight(uint32_t item) const { return bounded() && left(item) == 0 ? 0 : full_weight(item); }
   void put(uint32_t item, double weight);
+  void mark(uint32_t item, bool drawable);
+  bool take(uint32_t item);
+  bool draw_random(size_t batch, Random* random, uint32_t* items);
+  bool draw_recent(size_t batch, int64_t version, Random* random, uint32_t* items);
+  bool draw_ordered(size_t batch, int64_t version, uint32_t* items);
 
-  const TableSpec& spec_;
-  Items* items_;
-  SumTree tree_;
+  const TableSpec* spec_ = nullptr;
+  Items* items_ = nullptr;
+  std::unique_ptr<SumTree> tree_;  // random samplers
+  Order order_;                    // "max" and "min"
   uint64_t population_ = 0;
+  uint64_t draws_left_ = 0;   // where bounded
+  bool* drawable_ = nullptr;  // where bounded or ordered
   std::vector<uint32_t> changed_;
   std::vector<double> weights_;
 };

@@ -14,7 +14,9 @@ View::View(const Schema& schema, const TableSpec& spec, Episodes& episodes)
       computes_(spec.select != Select::kUniform && (spec.source == Source::kReturn || spec.source == Source::kTd)),
       normalises_(spec.select != Select::kUniform && spec.source == Source::kReturn),
       items_(episodes.capacity()),
+      times_(spec.decay < 1 ? episodes.capacity() : 0),
       tree_(weighs_ ? std::make_unique<SumTree>(std::min<uint64_t>(episodes.capacity(), 4096)) : nullptr),
+      versions_(episodes.capacity()),
       numbers_(spec.kind == Kind::kSequence ? spec.length : 1) {}
 
 View::Progress& View::progress(uint32_t id) {
@@ -29,13 +31,25 @@ uint64_t View::item_from(const Episode& e, const Progress& at, uint64_t from) co
 }
 
 void View::grown(uint32_t id) {
-  if (weighs_) return;
   const Episode& e = episodes_.episode(id);
+  if (weighs_) {
+    ++coming_;  // a step completes one window at most, and an end that completes one leaves no tail
+    return;
+  }
+  // A new step may be in the slot of a spent one.
+  if (!e.ended) items_[e.slot(e.count - 1)].spent = false;
   Progress& at = progress(id);
   for (uint64_t s = item_from(e, at, at.queued); s != kNever; s = item_from(e, at, s + 1)) {
-    queue_.push_back(e.slot(s));
+    const uint32_t slot = e.slot(s);
+    if (!fresh(slot)) items_[slot].spent = true;
+    if (!items_[slot].spent) queue_.push_back(slot);
     at.queued = s + 1;
+    ++coming_;
   }
+}
+
+void View::ended(uint32_t id) {
+  if (placement_.too_short(episodes_.episode(id))) ++short_;
 }
 
 double View::step_number(const Episode& e, uint64_t t) const {
@@ -70,9 +84,20 @@ void View::make(const Episode& e, uint64_t start) {
     p = spec_.source == Source::kMax ? largest_.top([this](uint32_t s) { return living(s); }) : priority(e, start);
   }
   items_[slot].made = true;
+  if (spec_.decay < 1) times_[slot] = 0;
   ++made_;
   ++inserted_;
+  judge(slot);
   set_priority(slot, p);
+}
+
+void View::recompute(const Episode& e, const Progress& at, uint64_t changed) {
+  for (uint64_t s = item_from(e, at, placement_.reaching(changed)); s < at.next; s = item_from(e, at, s + 1)) {
+    const uint32_t slot = e.slot(s);
+    if (items_[slot].learned) continue;
+    const double p = priority(e, s);
+    if (p != items_[slot].p) set_priority(slot, p);
+  }
 }
 
 void View::look(uint32_t id) {
@@ -87,13 +112,10 @@ void View::look(uint32_t id) {
   // A td error looks n steps ahead, so those of the last n - 1 steps seen were not the last word; a termination changes no others.
   if (spec_.source == Source::kTd) changed = at.seen >= spec_.n_step ? at.seen - spec_.n_step + 1 : 0;
   at.seen = T;
-  if (computes_) {
-    for (uint64_t s = item_from(e, at, placement_.reaching(changed)); s < at.next; s = item_from(e, at, s + 1)) {
-      const uint32_t slot = e.slot(s);
-      if (items_[slot].learned) continue;
-      const double p = priority(e, s);
-      if (p != items_[slot].p) set_priority(slot, p);
-    }
+  if (computes_) recompute(e, at, changed);
+  if (spec_.episode_weights && e.ended && e.weight != 1 && !at.weighed) {
+    for (uint64_t s = item_from(e, at, 0); s < at.next; s = item_from(e, at, s + 1)) touch(e.slot(s));
+    at.weighed = true;
   }
   for (uint64_t s = item_from(e, at, at.next); s != kNever; s = item_from(e, at, s + 1)) {
     make(e, s);
@@ -105,11 +127,21 @@ void View::look(uint32_t id) {
   }
 }
 
+uint64_t View::unsent_from(const Episode& e, Progress* at) {
+  uint64_t start = placement_.item_from(e, at->sent);
+  // What is too stale by now is spent for good: the steps under it may go before it would have been final.
+  for (; start != kNever && (items_[e.slot(start)].spent || !fresh(e.slot(start))); start = placement_.item_from(e, at->sent)) {
+    items_[e.slot(start)].spent = true;
+    at->sent = start + 1;
+  }
+  return start;
+}
+
 bool View::unsent_in(uint32_t id, bool whole) {
   if (weighs_) return false;
   const Episode& e = episodes_.episode(id);
   Progress& at = progress(id);
-  const uint64_t start = placement_.item_from(e, at.sent);
+  const uint64_t start = unsent_from(e, &at);
   if (start == kNever || (!whole && start >= placement_.whole_from(e.first + 1))) return false;
   if (item_from(e, at, start) != start) {
     at.forced = std::max(start + 1, e.first + e.present() / 2);
@@ -119,10 +151,10 @@ bool View::unsent_in(uint32_t id, bool whole) {
   return true;
 }
 
-bool View::spares_first(uint32_t id) const {
+bool View::spares_first(uint32_t id) {
   if (weighs_ || id >= progress_.size()) return false;
   const Episode& e = episodes_.episode(id);
-  const uint64_t start = std::min(placement_.item_from(e, progress_[id].sent), e.steps());
+  const uint64_t start = std::min(unsent_from(e, &progress_[id]), e.steps());
   return start >= placement_.whole_from(e.first + 1) + placement_.tail_reach();
 }
 
@@ -155,84 +187,14 @@ void View::unmake(const Episode& e, uint64_t start, bool rows_stay) {
     if (rows_stay) release(spec_, episodes_, e, e.key(start), item.span, item.head);
     --held_;
   }
-  item.made = item.learned = item.held = item.asked = false;
+  if (item.stale) {
+    --stale_;
+  } else if (spec_.max_staleness >= 0) {
+    versions_.remove(e.slot(start), episodes_.step(e.slot(start)).version);
+  }
+  item.made = item.learned = item.held = item.asked = item.stale = item.spent = false;
   --made_;
   touch(e.slot(start));
 }
-
-void View::touch(uint32_t slot) {
-  if (!weighs_ || items_[slot].dirty) return;
-  items_[slot].dirty = true;
-  dirty_.push_back(slot);
-}
-
-double View::weight(const Item& item) const {
-  if (!item.made) return 0;
-  if (spec_.select == Select::kUniform) return item.p > 0 ? 1 : 0;
-  return weight_of(item.p, spec_.exponent);
-}
-
-void View::grow_tree(uint32_t slot) {
-  // A tree takes its memory at once, so it follows the slots in use instead of the bound.
-  auto larger = std::make_unique<SumTree>(std::min<uint64_t>(episodes_.capacity(), 2 * (uint64_t{slot} + 1)));
-  std::vector<uint32_t> slots(tree_->capacity());
-  std::vector<double> weights(tree_->capacity());
-  for (uint32_t i = 0; i < slots.size(); ++i) {
-    slots[i] = i;
-    weights[i] = tree_->weight(i);
-  }
-  larger->set(slots.data(), weights.data(), slots.size());
-  tree_ = std::move(larger);
-}
-
-void View::settle() {
-  if (dirty_.empty()) return;
-  weights_.clear();
-  if (const uint32_t highest = *std::max_element(dirty_.begin(), dirty_.end()); highest >= tree_->capacity()) grow_tree(highest);
-  for (uint32_t slot : dirty_) {
-    items_[slot].dirty = false;
-    const double w = weight(items_[slot]);
-    population_ += static_cast<uint64_t>(w > 0) - static_cast<uint64_t>(tree_->weight(slot) > 0);
-    weights_.push_back(w);
-  }
-  tree_->set(dirty_.data(), weights_.data(), dirty_.size());
-  dirty_.clear();
-  largest_.prune(made_, [this](uint32_t s) { return living(s); });
-}
-
-double View::factor() const {
-  // The tree holds p^exponent: the normaliser's scale is one factor of all weights, so a drifting mean needs no pass over them.
-  return normalises_ && weighs_ ? std::clamp(std::pow(scale(), spec_.exponent), 1e-50, 1e50) : 1;
-}
-
-CacheHead View::head() const {
-  CacheHead h;
-  if (weighs_) {
-    h.total = tree_->total() * factor();
-    h.population = population_;
-    h.min_weight = tree_->min_positive() * factor();
-  }
-  h.scale = scale();
-  h.applied = applied_;
-  h.inserted = inserted_;
-  return h;
-}
-
-ViewStats View::stats() const {
-  const CacheHead h = head();
-  ViewStats s;
-  s.total = h.total;
-  s.population = h.population;
-  s.min_weight = h.min_weight;
-  s.scale = h.scale;
-  s.inserted = inserted_;
-  s.held = held_;
-  uint64_t ignored;
-  unsent(&s.unsent, &ignored);
-  s.applied = applied_;
-  return s;
-}
-
-uint64_t View::bytes() const { return episodes_.touched() * (sizeof(Item) + quantities_.returns_bytes()) + (tree_ ? tree_->bytes() : 0); }
 
 }  // namespace memsvc

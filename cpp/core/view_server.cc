@@ -21,17 +21,18 @@ void View::send(uint32_t id, uint64_t start, bool all_rows, Payload* payload) {
   record.span = item.span = placement_.span(e, start);
   item.head = static_cast<uint16_t>(placement_.head(start));
   record.head = item.head;
-  quantities_.write(e, start, record.span, payload->add_item(spec_, e, record, all_rows || item.asked));
+  record.episode = e.ordinal;
+  quantities_.write(e, start, record.span, payload->add_item(spec_, e, record, factor(slot), all_rows || item.asked));
   item.held = true;
   item.asked = false;
   ++held_;
 }
 
-void View::resend(size_t max_bytes, Payload* payload) {
+void View::resend(uint64_t most, size_t max_bytes, Payload* payload) {
   for (uint64_t key : gone_) payload->add_gone(key);
   gone_.clear();
   size_t done = 0;
-  for (; done < asked_.size() && (payload->empty() || payload->bytes() <= max_bytes); ++done) {
+  for (; done < asked_.size() && payload->items() < most && (payload->empty() || payload->bytes() <= max_bytes); ++done) {
     uint32_t id;
     uint64_t start;
     if (!find(asked_[done], &id, &start)) {
@@ -43,31 +44,75 @@ void View::resend(size_t max_bytes, Payload* payload) {
   asked_.erase(asked_.begin(), asked_.begin() + static_cast<std::ptrdiff_t>(done));
 }
 
-bool View::fill(uint64_t draws, size_t max_bytes, Random& random, Payload* payload) {
-  resend(max_bytes, payload);
-  if (!weighs_) {
-    while (!queue_.empty() && (payload->empty() || payload->bytes() <= max_bytes)) {
-      const Step& step = episodes_.step(queue_.front());
-      send(step.episode, step.index, false, payload);
-      progress(step.episode).sent = step.index + 1;
-      queue_.pop_front();
-    }
-    return !payload->empty();
+bool View::fill_queued(uint64_t most, size_t max_bytes, Payload* payload) {
+  while (!queue_.empty() && payload->items() < most && (payload->empty() || payload->bytes() <= max_bytes)) {
+    const Step& step = episodes_.step(queue_.front());
+    send(step.episode, step.index, false, payload);
+    progress(step.episode).sent = step.index + 1;
+    queue_.pop_front();
   }
+  const bool unpaid = allowed_ != ~uint64_t{0} && inserted_ != inserted_told_;  // what was made and passed over counts for the limiter too
+  const bool news = lowered_ || unpaid || (inserted_ == 0 && short_ != short_told_) || (spec_.max_staleness >= 0 && newest_ != newest_told_);
+  return news || most == 0 || !payload->empty();
+}
+
+void View::add_draw(uint32_t slot, double unit, Payload* payload) {
+  const Step& step = episodes_.step(slot);
+  if (!items_[slot].held) send(step.episode, step.index, false, payload);
+  payload->add_draw(episodes_.episode(step.episode).key(step.index), tree_->weight(slot) * unit);
+  if (spec_.decay < 1) {
+    times_[slot] += times_[slot] != UINT32_MAX;
+    touch(slot);
+  }
+}
+
+void View::fill_drawn(uint64_t draws, size_t max_bytes, Random& random, Payload* payload) {
   drawn_.resize(std::min<uint64_t>(draws, 1 << 20));
-  if (!drawn_.empty() && population_ > 0 && tree_->draw(drawn_.size(), false, random, drawn_.data())) {
-    const double f = factor();
-    for (uint32_t slot : drawn_) {
-      const Step& step = episodes_.step(slot);
-      if (!items_[slot].held) send(step.episode, step.index, false, payload);
-      payload->add_draw(episodes_.episode(step.episode).key(step.index), tree_->weight(slot) * f);
-      // The draw that passes the bound stays: a rule that threw it away would draw large items less often.
-      if (payload->bytes() > max_bytes) break;
-    }
+  if (drawn_.empty() || population_ == 0 || !tree_->draw(drawn_.size(), false, random, drawn_.data())) return;
+  const double to = unit();
+  for (uint32_t slot : drawn_) {
+    add_draw(slot, to, payload);
+    // The draw that passes the bound stays: a rule that threw it away would draw large items less often.
+    if (payload->bytes() > max_bytes) break;
   }
-  const bool empty = population_ == 0;
-  const bool speaks = draws == 0 || !payload->empty() || !(empty && empty_told_);
-  if (speaks) empty_told_ = empty;
+}
+
+void View::fill_once(uint64_t draws, size_t max_bytes, Random& random, Payload* payload) {
+  const double to = unit();
+  uint32_t slot;
+  for (; draws > 0 && population_ > 0 && tree_->draw(1, false, random, &slot); --draws) {
+    add_draw(slot, to, payload);
+    items_[slot].spent = true;
+    tree_->set(slot, 0);
+    --population_;
+    if (payload->bytes() > max_bytes) break;
+  }
+}
+
+bool View::fill(uint64_t draws, size_t max_bytes, Random& random, Payload* payload) {
+  const uint64_t most = spec_.blocks ? draws : std::numeric_limits<uint64_t>::max();
+  resend(most, max_bytes, payload);
+  bool speaks;
+  if (!weighs_) {
+    // With a limiter the actor can say at any time that it waits for allowance.
+    speaks = fill_queued(most, max_bytes, payload) || (draws == 0 && allowed_ != ~uint64_t{0});
+  } else {
+    if (spec_.select == Select::kWithoutReplacement) {
+      fill_once(draws, max_bytes, random, payload);
+    } else {
+      fill_drawn(draws, max_bytes, random, payload);
+    }
+    const bool empty = population_ == 0;
+    speaks = draws == 0 || !payload->empty() || !(empty && empty_told_);
+    if (speaks) empty_told_ = empty;
+  }
+  if (speaks) {
+    inserted_told_ = inserted_;
+    short_told_ = short_;
+    newest_told_ = newest_;
+    handing_back_ = lowered_;
+    lowered_ = false;
+  }
   return speaks;
 }
 
@@ -118,49 +163,36 @@ void View::missing(const uint64_t* keys, size_t n) {
   }
 }
 
+void View::tell_floors(Payload* payload) {
+  if (!weighs_ || spec_.select == Select::kWithoutReplacement) return;
+  floors_told_.resize(episodes_.envs());
+  for (size_t env = 0; env < episodes_.envs(); ++env) {
+    const uint64_t floor = episodes_.floor(env);
+    if (floor != floors_told_[env]) payload->add_floor(floor);
+    floors_told_[env] = floor;
+  }
+}
+
 void View::forget_server() {
-  for (uint64_t slot = 0; slot < episodes_.touched(); ++slot) items_[slot].held = items_[slot].asked = false;
-  held_ = applied_ = 0;
+  for (uint64_t slot = 0; slot < episodes_.touched(); ++slot) {
+    Item& item = items_[slot];
+    item.held = item.asked = false;
+    if (weighs_ && item.spent) {
+      item.spent = false;
+      touch(static_cast<uint32_t>(slot));
+    }
+  }
+  held_ = applied_ = inserted_told_ = short_told_ = 0;
+  newest_told_ = 0;
   asked_.clear();
   gone_.clear();
+  floors_told_.clear();
   empty_told_ = false;
 }
 
 void View::unsent(uint64_t* items, uint64_t* bytes) const {
   *items = weighs_ ? 0 : queue_.size() + asked_.size();
   *bytes = *items * (sizeof(ItemRecord) + spec_.made_bytes + placement_.pace() * (sizeof(uint64_t) + episodes_.row_stride()));
-}
-
-int View::verify() {
-  uint64_t made = 0, held = 0, positive = 0;
-  for (size_t env = 0; env < episodes_.envs(); ++env) {
-    for (uint32_t id : episodes_.of(env)) {
-      const Episode& e = episodes_.episode(id);
-      const Progress& at = progress(id);
-      uint64_t next = item_from(e, at, 0);
-      for (uint64_t t = e.first; t < e.count; ++t) {
-        const Item& item = items_[e.slot(t)];
-        if (item.made != (t == next)) return 1;
-        if (t == next) next = item_from(e, at, t + 1);
-        if (weighs_ && stored(e.slot(t)) != weight(item)) return 2;
-        if (item.held && !item.made) return 3;
-        made += item.made;
-        held += item.held;
-        positive += weighs_ && weight(item) > 0;
-      }
-      if (next != kNever) return 1;
-    }
-  }
-  if (made != made_) return 1;
-  if (positive != population_) return 2;
-  if (held != held_) return 3;
-  std::vector<uint64_t> last(episodes_.ids(), 0);
-  for (uint32_t slot : queue_) {
-    const Step& step = episodes_.step(slot);
-    if (!items_[slot].made || step.index < progress(step.episode).sent || step.index < last[step.episode]) return 4;
-    last[step.episode] = step.index + 1;
-  }
-  return 0;
 }
 
 }  // namespace memsvc

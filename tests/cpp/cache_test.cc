@@ -57,8 +57,11 @@ void bad_numbers(const TableSpec& spec) {
     refused(spec, "min_weight", [&](Payload& p) { p.head.min_weight = bad; });
     refused(spec, "scale", [&](Payload& p) { p.head.scale = bad; });
     refused(spec, "priority", [&](Payload& p) { p.items[1].priority = bad; });
+    refused(spec, "exponent", [&](Payload& p) { p.head.exponent = bad; });
+    if (spec.factors()) refused(spec, "factor", [&](Payload& p) { p.factors = {1, bad}; });
     refused(spec, "draw", [&](Payload& p) { p.draws.push_back({make_key(3, 0), bad}); });
   }
+  if (spec.factors()) refused(spec, "factor too large", [](Payload& p) { p.factors = {1e101}; });
   refused(spec, "scale 0", [](Payload& p) { p.head.scale = 0; });
   refused(spec, "weight 0", [](Payload& p) { p.draws.push_back({make_key(3, 0), 0}); });
   refused(spec, "span 0", [](Payload& p) { p.items[0].span = 0; });
@@ -68,6 +71,19 @@ void bad_numbers(const TableSpec& spec) {
   refused(spec, "row", [](Payload& p) { p.rows.push_back(~uint64_t{0}); });
   refused(spec, "population", [](Payload& p) { p.head.population = ~uint64_t{0}; });
   if (spec.frame_stack > 1) refused(spec, "before the stream", [](Payload& p) { p.items[0].head = 1; });
+}
+
+void factors_are_read(TableSpec spec) {
+  spec.step_discount = .5;
+  Payload payload = sample(spec);
+  payload.factors = {.25, 0, 1e100};
+  const std::vector<uint64_t> words = payload.bytes(spec, schema);
+  CacheView view;
+  CHECK_OK(read_cache(spec, schema.row_stride(), reinterpret_cast<const uint8_t*>(words.data()), words.size() * 8, &view));
+  CHECK(view.factors[0] == .25 && view.factors[1] == 0 && view.factors[2] == 1e100);
+  CHECK(view.gone[0] == make_key(3, 50));
+  spec.step_discount = 1;  // a table without factors has no such part
+  CHECK(read(spec, words, words.size() * 8).code() == Code::kMalformed);
 }
 
 void bytes_do_not_overflow(const TableSpec& spec) {
@@ -115,10 +131,16 @@ void fuzz(const TableSpec& spec, int rounds) {
 int main(int argc, char**) {
   for (const Select select : {Select::kPrioritized, Select::kAll}) {
     for (const TableSpec& spec : {step_table(schema, select), transition_table(schema, select, 3, Pad::kRepeat), sequence_table(schema, select)}) {
-      good_and_cut(spec);
-      bad_numbers(spec);
+      factors_are_read(spec);
+      TableSpec weighed = spec;
+      weighed.decay = .5;
+      for (const TableSpec& one : {spec, weighed}) {
+        good_and_cut(one);
+        bad_numbers(one);
+      }
       bytes_do_not_overflow(spec);
       fuzz(spec, argc > 1 ? 500 : 5000);
+      fuzz(weighed, argc > 1 ? 500 : 5000);
     }
   }
   return check::summary();

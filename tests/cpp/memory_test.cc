@@ -1,66 +1,15 @@
 // An actor's memory, one promise at a time: golden numbers through the payload, priorities, what travels, bounds, refusals, threads.
 #include "memory.h"
 
-#include <functional>
 #include <thread>
 
-#include "model.h"
+#include "bench.h"
 
 using namespace memsvc;
 
+using bench::Bench;
+
 namespace {
-
-// A memory over {obs float32[2], action, reward, value, g} whose payloads are read back. Episodes are given as numbers.
-struct Bench {
-  Schema schema = model::make_schema(1, true);
-  TableSpec spec;
-  std::unique_ptr<Memory> memory;
-  Buffer buffer;
-  CacheView view;
-  int count = 0;
-
-  explicit Bench(const std::function<void(TableSpec&)>& set, std::vector<uint64_t> streams = {5}) {
-    set(spec);
-    CHECK_OK(spec.derive(schema));
-    memory = std::make_unique<Memory>(schema, std::vector<TableSpec>{spec}, streams, 11);
-  }
-  std::vector<uint8_t> row(double reward, double value) {
-    std::vector<uint8_t> bytes(schema.row_stride());
-    const float obs[2] = {static_cast<float>(++count), 0}, g = 1;
-    std::memcpy(&bytes[schema.fields()[0].offset], obs, 8);
-    std::memcpy(&bytes[schema.fields()[2].offset], &reward, 8);
-    std::memcpy(&bytes[schema.fields()[3].offset], &value, 8);
-    std::memcpy(&bytes[schema.fields()[4].offset], &g, 4);
-    return bytes;
-  }
-  std::vector<const uint8_t*> fields(const std::vector<uint8_t>& row) const {
-    std::vector<const uint8_t*> p;
-    for (const Field& f : schema.fields()) p.push_back(&row[f.offset]);
-    return p;
-  }
-  Status add(double reward, double value, double priority = std::nan(""), size_t env = 0) {
-    const std::vector<uint8_t> r = row(reward, value);
-    return memory->add(env, fields(r).data(), priority, 0);
-  }
-  void episode(const std::vector<double>& reward, const std::vector<double>& value, bool terminated, double last = 0) {
-    for (size_t t = 0; t < reward.size(); ++t) CHECK_OK(add(reward[t], value[t]));
-    const std::vector<uint8_t> r = row(0, last);
-    CHECK_OK(memory->end(0, terminated, fields(r).data()));
-  }
-  bool draw(uint64_t draws, size_t max_bytes = 1 << 20) {
-    CHECK_OK(memory->draw(0, draws, max_bytes, 0, &buffer));
-    if (buffer.size() == 0) return false;
-    return CHECK_OK(read_cache(spec, schema.row_stride(), buffer.data(), buffer.size(), &view));
-  }
-  double made(uint64_t item, const char* name) const {
-    double x = std::nan("");
-    for (const Column& c : spec.columns) {
-      if (c.origin == Origin::kMade && c.name == name) std::memcpy(&x, view.made + item * spec.made_bytes + c.made_offset, 8);
-    }
-    return x;
-  }
-  ViewStats stats() const { return memory->stats().tables[0]; }
-};
 
 void golden() {
   const double rewards[] = {2.62, .99, 3.53, 1.7, 3.0}, weights[] = {1.924809, 1.710907, 2.176209, 1.214821, 2.332103};

@@ -32,6 +32,7 @@ struct Episode {
   std::vector<Step> steps;
   Step last;  // the final observation
   bool ended = false, terminated = false;
+  double weight = 1;
   size_t T() const { return ended || steps.empty() ? steps.size() : steps.size() - 1; }
   uint64_t key(size_t t) const { return make_key(stream, base + t); }
   const Step& at(size_t t) const { return t < steps.size() ? steps[t] : last; }
@@ -40,6 +41,7 @@ struct Episode {
 struct Item {
   const Episode* episode;
   size_t start, span;
+  std::pair<const Episode*, size_t> name() const { return {episode, start}; }  // stays when the keys change
 };
 
 // {obs float32[2], action int32, reward [k], value [k], g float32}, reward and value float32 or float64.
@@ -137,8 +139,33 @@ inline double priority(const TableSpec& spec, const Item& item) {
   return spec.eta * largest + (1 - spec.eta) * sum / static_cast<double>(n);
 }
 
-// Every item of an episode, as the definitions have them.
-inline std::vector<Item> items_of(const TableSpec& spec, const Episode& e) {
+// g * kappa^t * decay^n
+inline double factor(const TableSpec& spec, const Item& item, uint64_t times) {
+  double f = spec.episode_weights ? item.episode->weight : 1;
+  for (size_t t = 0; t < item.start; ++t) f *= spec.step_discount;
+  for (uint64_t n = 0; n < times; ++n) f *= spec.decay;
+  return f;
+}
+
+// The weight of an item with raw priority p.
+inline double weight(const TableSpec& spec, double p, double scale, double factor) {
+  return p == 0 ? 0 : factor * (spec.select == Select::kUniform ? 1 : std::pow(p * scale, spec.exponent));
+}
+
+// DEFINITIONS 10.
+inline bool fresh(const TableSpec& spec, const Item& item, int64_t newest) {
+  return spec.max_staleness < 0 || newest == 0 || item.episode->at(item.start).version + spec.max_staleness >= newest;
+}
+
+// Whether select = "all" may send it.
+inline bool final(const TableSpec& spec, const Item& item) {
+  const size_t reach = spec.kind == Kind::kTransition ? spec.n_step : spec.kind == Kind::kSequence ? spec.length : 1;
+  const bool at_end = spec.returns || spec.episode_weights;
+  return item.episode->ended || (!at_end && item.start + reach + (spec.source == Source::kTd ? spec.n_step : 0) <= item.episode->T());
+}
+
+// Every item of an episode, as the definitions have them; of what is still here, or of the whole.
+inline std::vector<Item> items_of(const TableSpec& spec, const Episode& e, bool whole = false) {
   std::vector<Item> all;
   const size_t T = e.T(), L = spec.length;
   if (spec.kind == Kind::kSequence) {
@@ -152,7 +179,7 @@ inline std::vector<Item> items_of(const TableSpec& spec, const Episode& e) {
   } else {
     for (size_t t = 0; t < T; ++t) all.push_back({&e, t, spec.kind == Kind::kStep ? 1 : std::min<size_t>(spec.n_step, T - t)});
   }
-  std::erase_if(all, [&](const Item& i) { return i.start - std::min<size_t>(i.start, spec.frame_stack - 1) < e.first; });
+  if (!whole) std::erase_if(all, [&](const Item& i) { return i.start - std::min<size_t>(i.start, spec.frame_stack - 1) < e.first; });
   return all;
 }
 
@@ -162,9 +189,8 @@ struct Memory {
   std::deque<Episode*> finished;
   std::vector<Episode*> open;
   std::vector<uint64_t> streams, next;
-  uint64_t capacity, max_episodes, steps = 0, added = 0;
-  std::vector<double> lost;  // numbers of the steps that the normaliser has seen (for the first table)
-  const TableSpec* spec = nullptr;
+  uint64_t capacity, max_episodes, steps = 0, added = 0, ended = 0;
+  int64_t newest = 0;
 
   void forget_oldest() {
     steps -= finished.front()->steps.size() - finished.front()->first;
@@ -186,9 +212,11 @@ struct Memory {
     ++steps;
     ++added;
   }
-  void end(size_t env, bool terminated, const Step& last) {
+  void end(size_t env, bool terminated, const Step& last, double weight) {
     Episode& e = *open[env];
     e.ended = true;
+    e.weight = weight;
+    ++ended;
     e.terminated = terminated;
     e.last = last;
     next[env] = e.base + e.steps.size() + 1;
@@ -203,6 +231,12 @@ struct Memory {
       for (const Item& i : items_of(t, e)) all[e.key(i.start)] = i;
     }
     return all;
+  }
+  // Ended episodes that gave no item.
+  uint64_t too_short(const TableSpec& t) const {
+    uint64_t n = 0;
+    for (const Episode& e : episodes) n += t.kind == Kind::kSequence && e.ended && items_of(t, e, true).empty();
+    return n;
   }
 };
 

@@ -15,6 +15,7 @@ struct Actor {
   std::vector<std::set<uint64_t>> sent;  // a table: items believed to be held
   std::set<uint64_t> rows;               // ever sent since the last doubt
   std::vector<uint64_t> applied;
+  double exponent = 1;
 };
 
 struct Run {
@@ -42,6 +43,9 @@ struct Run {
     payload.head.min_weight = 0.01;
     payload.head.applied = actor.applied[table];
     payload.head.inserted = ++inserted;
+    payload.head.newest = static_cast<int64_t>(random.below(1000));
+    if (random.below(60) == 0) actor.exponent = .25 + random.uniform();
+    payload.head.exponent = actor.exponent;
     std::set<uint64_t> fresh;
     for (uint64_t n = 1 + random.below(24); n-- > 0;) {
       const uint64_t key = random_key(spec, actor.streams[random.below(2)], 40, random);
@@ -96,6 +100,13 @@ struct Run {
     CHECK_EQ(result.applied + result.stale + bad, keys.size());
   }
 
+  void erase(size_t table) {
+    std::vector<uint64_t> keys = last[table];
+    keys.resize(random.below(keys.size() + 1));
+    const UpdateResult result = replay->erase(table, keys.data(), keys.size());
+    CHECK_EQ(result.applied + result.stale, keys.size());
+  }
+
   void step() {
     const size_t table = random.below(tables.size());
     const size_t who = random.below(actors.size());
@@ -113,6 +124,10 @@ struct Run {
         }
         break;
       case 2:
+        // Versions of items are below 1,000: now and then most become too stale.
+        if (random.below(3) == 0) replay->publish("default", static_cast<int64_t>(random.below(900)));
+        if (random.below(6) == 0) erase(table);
+        break;
       case 3:
         update(table);
         break;
@@ -140,6 +155,11 @@ struct Run {
   int joined = 0;
 };
 
+TableSpec bounded(TableSpec spec) {
+  spec.max_staleness = 400;
+  return spec;
+}
+
 }  // namespace
 
 int main(int argc, char**) {
@@ -150,6 +170,8 @@ int main(int argc, char**) {
       {transition_table(schema, Select::kUniform, 7, Pad::kZero)},
       {sequence_table(schema, Select::kPrioritized), step_table(schema, Select::kAll)},
       {transition_table(schema, Select::kAll, 6, Pad::kRepeat), sequence_table(schema, Select::kAll)},
+      {bounded(sequence_table(schema, Select::kPrioritized)), bounded(step_table(schema, Select::kAll))},
+      {step_table(schema, Select::kWithoutReplacement), bounded(transition_table(schema, Select::kUniform, 2, Pad::kZero))},
       {step_table(schema, Select::kPrioritized), transition_table(schema, Select::kPrioritized, 1, Pad::kRepeat),
        sequence_table(schema, Select::kAll)},
   };

@@ -116,6 +116,80 @@ void updates() {
   }
 }
 
+// What one live leaf weighs, wherever it is and whichever code looks for it: the masses at both ends of the total, and past it, find it too.
+void one_of_many() {
+  Random random(5);
+  uint32_t drawn[9];
+  for (size_t capacity = 1; capacity <= 70; ++capacity) {
+    for (const bool simd : {true, false}) {
+      SumTree tree(capacity, simd);
+      for (size_t place = 0; place < capacity; ++place) {
+        for (const double weight : {1e-200, 1e-30, 0.7, 1e30, 1e200}) {
+          tree.set(place, weight);
+          CHECK_EQ(tree.total(), weight);
+          CHECK_EQ(tree.min_positive(), weight);
+          for (const double mass : {0.0, weight / 2, std::nextafter(weight, 0.0), weight, 2 * weight}) CHECK_EQ(tree.find(mass), place);
+          for (const bool stratified : {true, false}) {
+            CHECK(tree.draw(9, stratified, random, drawn));
+            CHECK(std::all_of(drawn, drawn + 9, [place](uint32_t index) { return index == place; }));
+          }
+        }
+        tree.set(place, 0);
+        CHECK(!tree.draw(9, true, random, drawn));
+      }
+    }
+  }
+}
+
+double compensated_sum(const SumTree& tree) {
+  long double sum = 0, lost = 0;
+  for (size_t i = 0; i < tree.capacity(); ++i) {
+    const long double term = tree.weight(i) - lost, next = sum + term;
+    lost = (next - sum) - term;
+    sum = next;
+  }
+  return static_cast<double>(sum);
+}
+
+// 1e8 updates, weights over 60 decades: nothing is accumulated, so nothing drifts. One tree whose top levels are one node, one beyond the caches.
+void endless(size_t updates) {
+  Random random(17);
+  std::vector<double> palette(4096);
+  for (double& weight : palette) weight = random.below(8) == 0 ? 0 : std::pow(10.0, 60 * random.uniform() - 30);
+  for (const size_t capacity : {1000, 300000}) {
+    SumTree tree(capacity);
+    uint32_t at[1024];
+    double weights[1024];
+    for (size_t done = 0, rounds = 0; done < updates / 2; done += 1024, ++rounds) {
+      for (size_t i = 0; i < 1024; ++i) {
+        const uint64_t bits = random.next();
+        at[i] = static_cast<uint32_t>((bits >> 32) * capacity >> 32);
+        weights[i] = palette[bits & 4095];
+      }
+      tree.set(at, weights, 1024);
+      if (rounds % 8192 == 0) CHECK_NEAR(tree.total(), compensated_sum(tree), 1e-9 * tree.total());
+    }
+    CHECK_NEAR(tree.total(), compensated_sum(tree), 1e-9 * tree.total());
+    CHECK(tree.consistent());
+    // The largest weights leave; what they covered is there to the last bit.
+    for (uint32_t i = 0; i < capacity; ++i) {
+      if (tree.weight(i) > 1e-15) tree.set(i, 0);
+    }
+    CHECK(tree.total() > 0);
+    CHECK_NEAR(tree.total(), compensated_sum(tree), 1e-12 * tree.total());
+  }
+}
+
+void process_wide_switch() {
+  use_simd(false);
+  SumTree off(77);
+  use_simd(true);
+  SumTree on(77), forced(77, false);
+  CHECK_EQ(on.vectorised(), static_cast<bool>(__builtin_cpu_supports("avx512f")));
+  CHECK(!off.vectorised());
+  CHECK(!forced.vectorised());
+}
+
 void chi_square() {
   constexpr size_t kItems = 100;
   SumTree tree(kItems);
@@ -145,11 +219,15 @@ void chi_square() {
 }  // namespace
 }  // namespace memsvc
 
-int main() {
+// "quick" as the first argument: 1e6 updates instead of 1e8.
+int main(int argc, char**) {
   memsvc::capacities();
   memsvc::finds();
   memsvc::extremes();
   memsvc::updates();
+  memsvc::one_of_many();
+  memsvc::endless(argc > 1 ? 1000000 : 100000000);
+  memsvc::process_wide_switch();
   memsvc::chi_square();
   return check::summary();
 }

@@ -63,6 +63,8 @@ struct Weighted {
     }
     payload.head.min_weight = low;
     payload.head.applied = applied;
+    payload.head.newest = newest;
+    payload.head.steps = steps;
     for (const size_t i : drawn) {
       payload.draws.push_back({key(i), weights[i]});
       if (held.insert(i).second) payload.items.push_back(record_of(spec, key(i)));
@@ -106,7 +108,8 @@ struct Weighted {
   const TableSpec& spec;
   std::vector<double> weights;
   std::set<size_t> held;
-  uint64_t number = 0, stream = 0, applied = 0;
+  uint64_t number = 0, stream = 0, applied = 0, steps = 0;
+  int64_t newest = 0;
 };
 
 inline ActorStats stats_of(const Replay& replay, uint64_t actor) {

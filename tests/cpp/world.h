@@ -104,6 +104,7 @@ struct Payload {
   std::vector<ItemRecord> items;
   std::vector<DrawRecord> draws;
   std::vector<uint64_t> gone;
+  std::vector<double> factors;  // of the first items, 1 for the others; where the table has any
 
   // With all the rows that the items need, each once.
   void add_rows(const TableSpec& spec) {
@@ -116,6 +117,7 @@ struct Payload {
 
   std::vector<uint64_t> bytes(const TableSpec& spec, const Schema& schema) {
     head.row_stride = static_cast<uint32_t>(schema.row_stride());
+    if (head.exponent == 0) head.exponent = spec.exponent;
     head.rows = rows.size();
     head.items = items.size();
     head.draws = draws.size();
@@ -139,6 +141,11 @@ struct Payload {
       for (size_t b = 0; b < spec.made_bytes; ++b) made[i * spec.made_bytes + b] = byte_of(items[i].key, 100 + b);
     }
     put(made.data(), made.size());
+    if (spec.factors()) {
+      std::vector<double> all = factors;
+      all.resize(items.size(), 1);
+      put(all.data(), all.size() * sizeof(double));
+    }
     put(draws.data(), draws.size() * sizeof(DrawRecord));
     put(gone.data(), gone.size() * 8);
     return words;

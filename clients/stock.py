@@ -1,0 +1,57 @@
+"""Batches that a learner has asked for, and those that are here and were not returned yet. Its owner guards it."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from memsvc_proto.errors import MemsvcError
+
+from .batch import Batch
+
+MOST_ASKED = 8
+"""Requests that may wait at the server at once (memsvc/table.py, CREDITS)."""
+
+
+class Ready(NamedTuple):
+    """A batch that has come, with the seq of its SAMPLE (0: of an earlier server) and the min_version that was asked for."""
+
+    batch: Batch
+    seq: int
+    min_version: int | None
+
+
+class Stock:
+    """Requests of different min_version are apart: a batch is drawn from the items that its request allowed, and only from those."""
+
+    def __init__(self) -> None:
+        self.asked: dict[int, int | None] = {}  # seq -> min_version
+        self.ready: deque[Ready] = deque()
+        self.refused: dict[int | None, MemsvcError] = {}  # the answer to a SAMPLE, by min_version
+
+    def short_of(self, ahead: int, min_version: int | None) -> bool:
+        """True when fewer than `ahead` batches of `min_version` are here or on their way, and the server takes another request."""
+        known = sum(1 for version in self.asked.values() if version == min_version) + sum(1 for one in self.ready if one.min_version == min_version)
+        return known < ahead and len(self.asked) < MOST_ASKED
+
+    def came(self, seq: int, batch: Batch) -> None:
+        """The answer of `seq`. Where calls with ever other min_versions give up before their answers come, the oldest of those are let go; what the
+        server counts as on its way comes back to it when the learner leaves.
+        """
+        self.ready.append(Ready(batch, seq, self.asked.pop(seq, None)))
+        late = [one for one in self.ready if one.min_version is not None]
+        if len(late) > MOST_ASKED:
+            self.ready.remove(late[0])
+
+    def take(self, min_version: int | None) -> Ready | None:
+        """The oldest that is here of `min_version`."""
+        for one in self.ready:
+            if one.min_version == min_version:
+                self.ready.remove(one)
+                return one
+        return None
+
+    def restart(self) -> None:
+        """A new server, which has never heard of these requests."""
+        self.asked.clear()
+        self.ready = deque(one._replace(seq=0) for one in self.ready)
