@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from .ended import Ended, watch
 from .follower import Follower
+from .given import version_of
 from .link import Endpoint, endpoint_of
 from .params import Params
 from .pusher import Pusher, Unsent
@@ -52,6 +53,8 @@ class Actor:
         self._endpoint: Endpoint = endpoint_of(address)
         self._settings = {"envs": envs, "timeout": timeout, "window_bytes": window_bytes, "message_bytes": message_bytes, "topic": topic}
         self._named = name
+        if name is not None and (not isinstance(name, str) or not 0 < len(name) <= 256):
+            raise ConfigError(f"name: expected a string of 1 to 256 characters, got {name!r:.60}")
         self.name = unique_name("actor") if name is None else name
         self._timeout = timeout
         self._version = -1
@@ -101,10 +104,11 @@ class Actor:
         further ahead of the learners than the rate limiter lets them (DEFINITIONS 9), or while a full table with when_full = "block" has no room:
         WindowFull then tells `table`, `ahead` (items by which actors are ahead) and `setting`.
         """
+        known = self._version if version is None else version_of("version", version)
         try:
-            self._memory.add(env, step, priority, self._version if version is None else version)
+            self._memory.add(env, step, priority, known)
         except WindowFull as full:
-            memory, known = self._memory, self._version if version is None else version
+            memory = self._memory
             self._pusher.wait_room(self._timeout, lambda: memory.add(env, step, priority, known), full)
         pusher = self._pusher
         pusher.count += 1
@@ -135,7 +139,7 @@ class Actor:
             _booleans("active", active),
             step,
             None if priority is None else np.asarray(priority, np.float64),
-            self._version if version is None else version,
+            self._version if version is None else version_of("version", version),
             _booleans("terminated", terminated),
             _booleans("truncated", truncated),
             final,
@@ -196,7 +200,8 @@ class Actor:
     def close(self, timeout: float = 2.0) -> Unsent:
         """Sends what is left within `timeout` seconds, then ends; idempotent. Returns, and logs, what was not sent or not acknowledged.
 
-        Calls that wait in other threads end with Closed. In a forked child it only lets go.
+        Steps of unfinished episodes whose items are not final yet are no items: they are not counted. Calls that wait in other threads end with
+        Closed. In a forked child it only lets go.
         """
         with self._closing:
             if self._unsent is None:

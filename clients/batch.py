@@ -36,9 +36,10 @@ class Batch(Mapping[str, NDArray[Any]]):
     versions       i64[B]  of the parameters that chose the item's oldest action; -1: none published then
     population     int     N, the items that could have been drawn
     total          float   W, the sum of their weights
+    burn_in        int     steps at the beginning of each sequence that only warm up a recurrent state (item.burn_in); 0 for other items
     """
 
-    __slots__ = ("_columns", "keys", "population", "probabilities", "total", "versions", "weights")
+    __slots__ = ("_columns", "burn_in", "keys", "population", "probabilities", "total", "versions", "weights")
 
     keys: Keys
     probabilities: NDArray[np.float64]
@@ -46,14 +47,16 @@ class Batch(Mapping[str, NDArray[Any]]):
     versions: NDArray[np.int64]
     population: int
     total: float
+    burn_in: int
 
-    def __init__(self, columns: dict[str, NDArray[Any]], service: tuple[NDArray[Any], ...], population: int, total: float) -> None:
+    def __init__(self, columns: dict[str, NDArray[Any]], service: tuple[NDArray[Any], ...], population: int, total: float, burn_in: int = 0) -> None:
         self._columns = columns
         keys, self.probabilities, self.weights, self.versions = service
         self.keys = keys.view(Keys)
         self.keys.names = columns.keys()
         self.population = population
         self.total = total
+        self.burn_in = burn_in
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         return self._columns[name]
@@ -70,7 +73,7 @@ class Batch(Mapping[str, NDArray[Any]]):
 
     def __reduce__(self) -> Any:
         service = (np.asarray(self.keys), self.probabilities, self.weights, self.versions)
-        return Batch, (self._columns, service, self.population, self.total)
+        return Batch, (self._columns, service, self.population, self.total, self.burn_in)
 
     # Arrays have no single truth value, so batches are compared by identity.
     __eq__ = object.__eq__
@@ -83,6 +86,7 @@ class Layout:
     def __init__(self, spec: TableSpec, batch_size: int) -> None:
         self.bytes, columns = spec.layout(batch_size)
         self.batch_size = batch_size
+        self._burn_in = spec.burn_in
         places = [(name, shape, np.dtype(dtype), offset) for name, dtype, shape, offset in columns]
         self._columns, self._service = places[:-_SERVICE_COLUMNS], places[-_SERVICE_COLUMNS:]
 
@@ -98,4 +102,4 @@ class Layout:
             raise ProtocolError(f"a batch of {message.a} items in {body.nbytes} bytes came, {self.batch_size} in {self.bytes} were asked for")
         columns = {name: np.ndarray(shape, dtype, body, offset) for name, shape, dtype, offset in self._columns}
         service = tuple(np.ndarray(shape, dtype, body, offset) for _, shape, dtype, offset in self._service)
-        return Batch(columns, service, message.b, message.f)
+        return Batch(columns, service, message.b, message.f, self._burn_in)

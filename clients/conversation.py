@@ -59,7 +59,7 @@ class Conversation:
         self.layout = Layout(self.spec, batch_size)
         self.follower = Follower(topic)
         self.follower.restarted(self._welcome.versions)
-        self._taken: deque[int] = deque()  # seqs of SAMPLEs whose batches were returned, and the server has not heard so yet
+        self._taken: deque[tuple[int, bool]] = deque()  # seqs of SAMPLEs whose batches were returned, or let go, which the server has not heard yet
         self._answers: dict[int, Message | None] = {}  # by the seq of what is being answered
         self._why: dict[str, Any] = {}  # meta of the last WAIT
         self._heard = self._heard_draw = self._greeted = time.monotonic()
@@ -86,22 +86,40 @@ class Conversation:
                 self.draw.send(Message(Kind.SAMPLE, seq, self.table, self._batch_size, meta=meta))
             except WindowFull:
                 return  # priorities fill the queue while the server is away: who waits for a batch finds that out, and greets it anew
-            self.stock.asked[seq] = min_version
+            self.stock.ask(seq, min_version, self.follower.newest)
 
     def returned(self, one: Ready) -> None:
         """This batch is its caller's now. Where the table counts what was delivered, the server hears so; else it would give the items out again when
         this learner leaves.
         """
         self.counts["sampled"] += 1
+        self._tell(one, False)
+
+    def grown_stale(self, one: Ready) -> bool:
+        """Whether a batch was asked for before a version came that makes an item of it too stale (limits.max_staleness, by the learner's own topic).
+        It is let go, and counts as not sampled. What was asked for since is the server's judgement, whatever topics the actors follow.
+        """
+        most = self.settings["limits"].get("max_staleness", -1)
+        if most < 0:
+            return False
+        self.listen(0)
+        newest = self.follower.newest
+        if one.newest >= newest or int(one.batch.versions.min()) >= newest - most:
+            return False
+        self._tell(one, True)
+        return True
+
+    def _tell(self, one: Ready, back: bool) -> None:
         limits = self.settings["limits"]
         if one.seq and (limits.get("max_times_sampled", 0) > 0 or limits.get("samples_per_insert", 0) > 0):
-            self._taken.append(one.seq)
+            self._taken.append((one.seq, back))
         self._tell_taken()
 
     def _tell_taken(self) -> None:
         with contextlib.suppress(WindowFull):  # then with the next batch, or at the end
             while self._taken:
-                self.draw.send(Message(Kind.TAKEN, self.next(), self.table, self._taken[0]))
+                seq, back = self._taken[0]
+                self.draw.send(Message(Kind.TAKEN, self.next(), self.table, seq, int(back)))
                 self._taken.popleft()
 
     def send(self, message: Message, frame: NDArray[np.uint8] | None = None) -> None:
@@ -140,7 +158,7 @@ class Conversation:
                 self.stock.came(message.seq, self.layout.read(message))
                 return
             asked = message.seq in self.stock.asked
-            min_version = self.stock.asked.pop(message.seq, None)
+            min_version = self.stock.answered(message.seq)
             if message.kind is Kind.WAIT:
                 self._why = message.meta
             elif message.seq in self._answers:

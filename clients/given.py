@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from memsvc_proto.errors import SchemaError
+from memsvc_proto.errors import ConfigError, SchemaError
 from numpy.typing import NDArray
 
 
@@ -15,6 +15,13 @@ def array(name: str, value: Any) -> NDArray[Any]:
         return np.asarray(value)
     except Exception as error:
         raise SchemaError(f"{name}: {type(value).__name__} is no array for numpy: {error}", field=name) from error
+
+
+def version_of(name: str, value: Any) -> int:
+    """A version of parameters: an integer from -1 (before the first publication) to 2^62 - 1. Raises ConfigError, which names the argument."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not -1 <= value < 1 << 62:
+        raise ConfigError(f"{name}: expected a version, an integer from -1 to 2^62 - 1, got {value!r}")
+    return int(value)
 
 
 def keys_of(value: Any) -> NDArray[np.uint64]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from .batch import Batch, Layout
 from .conversation import ASK_S, Conversation
 from .ended import Ended, watch
-from .given import keys_of, priorities_of
+from .given import keys_of, priorities_of, version_of
 from .link import Endpoint, endpoint_of
 from .params import Params, encode
 from .waiting import Waiting
@@ -49,7 +49,7 @@ class Learner:
         timeout: float = 30.0,
         topic: str = "default",
     ) -> None:
-        if not isinstance(batch_size, (int, np.integer)) or batch_size < 1:
+        if isinstance(batch_size, bool) or not isinstance(batch_size, (int, np.integer)) or batch_size < 1:
             raise ConfigError(f"batch_size: expected a positive integer, got {batch_size!r}")
         if not isinstance(prefetch, (int, np.integer)) or not 0 <= prefetch <= MAX_PREFETCH:
             raise ConfigError(f"prefetch: expected an integer from 0 to {MAX_PREFETCH}, got {prefetch!r}")
@@ -73,13 +73,16 @@ class Learner:
         `min_version`, only where actor.select = "all": draws from the items whose version is at least that; probabilities, N and weights are those
         among them. Asked for anew, never a batch that was prefetched without it: those are kept for later calls.
 
+        Where limits.max_staleness bounds the age of items, a batch that was prefetched before a newer version of the learner's topic, and is too
+        stale for that, is not returned.
+
         Raises NotReady (`reason`, `have`, `need`), Unreachable, Closed, ConfigError where the table's limits do not allow such a batch. The message
         says why none came: "min_items", "stock", "empty", "few", "unread"; "limiter" (learners are ahead of the actors: samples_per_insert),
         "stale" (all items are), "short" (all episodes are), "version" (none has min_version yet). A batch that comes too late is the next call's.
         """
         waiting = Waiting(f"sample() of table {self.table!r}", self._timeout if timeout is None else timeout)
         if min_version is not None:
-            min_version = _version(min_version)
+            min_version = version_of("min_version", min_version)
         ahead = self._prefetch if min_version is None else 0
         talk: Conversation = self._talk
         while True:
@@ -90,6 +93,8 @@ class Learner:
                 if ready is None:
                     talk.take(wait)
                     ready = talk.stock.take(min_version)
+                if ready is not None and talk.grown_stale(ready):
+                    continue
                 if ready is not None:
                     talk.returned(ready)
                     talk.ask(ahead, ASK_S, min_version)
@@ -285,12 +290,6 @@ class Learner:
 
 def _reconnect(endpoint: Endpoint, settings: dict[str, Any]) -> Learner:
     return Learner(endpoint, **settings)
-
-
-def _version(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not -1 <= value < 1 << 62:
-        raise ConfigError(f"min_version: expected a version, an integer >= -1, got {value!r}")
-    return int(value)
 
 
 def _plain(path: Any, value: Any) -> Any:

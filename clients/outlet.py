@@ -115,7 +115,7 @@ class Outlet(ABC):
         """Settings have changed while running: the server hears what comes of it at once."""
         self._settings = settings
         self.gate.configure(settings)
-        self._owed = True
+        self._dry_at, self._owed = -1, True
 
     def aged(self) -> None:
         """Newer parameters exist: what that makes too stale leaves the table at once."""

@@ -14,7 +14,10 @@ def sentence(why: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     words = {
         "min_items": f"{table} has {have:,} of the {need:,} items that limits.min_items asks for",
         "stock": f"{table} has {have:,} draws of its actors in stock, and a batch needs {need:,}",
-        "empty": f"{table} has 0 of the {need:,} items that it needs: no actor has sent one yet, or all priorities are 0",
+        "empty": (
+            f"{table} has 0 of the {need:,} items that it needs: "
+            + (f"the {have:,} that its actors have made are used up, gone, or of weight 0" if have else "no actor has made one yet")
+        ),
         "few": f"{table} has {have:,} items that may be drawn now, and a batch needs {need:,} different ones",
         "unread": f"{have:,} batches of {table} are on their way to this learner already, the most is {need:,}: read them first",
         "limiter": (

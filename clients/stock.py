@@ -19,6 +19,8 @@ class Ready(NamedTuple):
     batch: Batch
     seq: int
     min_version: int | None
+    newest: int
+    """Version of the learner's topic that was known to it when it asked."""
 
 
 class Stock:
@@ -26,6 +28,7 @@ class Stock:
 
     def __init__(self) -> None:
         self.asked: dict[int, int | None] = {}  # seq -> min_version
+        self._newest: dict[int, int] = {}  # seq -> newest version then
         self.ready: deque[Ready] = deque()
         self.refused: dict[int | None, MemsvcError] = {}  # the answer to a SAMPLE, by min_version
 
@@ -34,11 +37,21 @@ class Stock:
         known = sum(1 for version in self.asked.values() if version == min_version) + sum(1 for one in self.ready if one.min_version == min_version)
         return known < ahead and len(self.asked) < MOST_ASKED
 
+    def ask(self, seq: int, min_version: int | None, newest: int) -> None:
+        """A SAMPLE went out, while `newest` was the newest version known."""
+        self.asked[seq], self._newest[seq] = min_version, newest
+
+    def answered(self, seq: int) -> int | None:
+        """It has been answered, with a batch or without; returns its min_version."""
+        self._newest.pop(seq, None)
+        return self.asked.pop(seq, None)
+
     def came(self, seq: int, batch: Batch) -> None:
         """The answer of `seq`. Where calls with ever other min_versions give up before their answers come, the oldest of those are let go; what the
         server counts as on its way comes back to it when the learner leaves.
         """
-        self.ready.append(Ready(batch, seq, self.asked.pop(seq, None)))
+        newest = self._newest.get(seq, 0)
+        self.ready.append(Ready(batch, seq, self.answered(seq), newest))
         late = [one for one in self.ready if one.min_version is not None]
         if len(late) > MOST_ASKED:
             self.ready.remove(late[0])
@@ -54,4 +67,5 @@ class Stock:
     def restart(self) -> None:
         """A new server, which has never heard of these requests."""
         self.asked.clear()
+        self._newest.clear()
         self.ready = deque(one._replace(seq=0) for one in self.ready)

@@ -23,6 +23,7 @@ class AllOutlet(Outlet):
         self._room = 0  # items that may be sent; only where the table blocks
         self._passed = 0  # items, of those made, that were sent or dropped as stale
         self._asked = -math.inf  # when room was last asked for, since it was last given
+        self._told = 0  # items that the server knows to be unsent
         self._made = False  # an item was ever made
         self._first: float | None = None
         self._unsent = self._unsent_bytes = 0
@@ -49,7 +50,7 @@ class AllOutlet(Outlet):
             self._first, self.flushing = None, False
             return wait
         if self.blocked:
-            return min(wait, max(0.0, self._asked + REPORT_S - now))
+            return 0.0 if self._unsent > self._told else min(wait, max(0.0, self._asked + REPORT_S - now))
         if self._first is None:
             self._first = now
         if self.flushing or self._unsent_bytes >= self._message_bytes or (self._blocks and self.gate.awaited):
@@ -63,7 +64,7 @@ class AllOutlet(Outlet):
 
     def payload(self, now: float, added: int) -> Frame | None:
         """See Outlet."""
-        if self.blocked or self.gate.awaited:
+        if self._blocks and not self._room:
             self._asked = now
         self._first = None
         # Who waits without an item to send asks by the head alone; without blocking the number does not matter else.
@@ -84,7 +85,7 @@ class AllOutlet(Outlet):
         if self._blocks:
             self._later.append((seq, head.items))
             self._room = max(0, self._room - head.items)
-            self._passed = head.inserted - head.unsent
+            self._passed, self._told = head.inserted - head.unsent, head.unsent
         return super().sent(seq, frame, now)
 
     def acknowledged(self, seq: int, wanted: int, now: float) -> None:
@@ -97,4 +98,4 @@ class AllOutlet(Outlet):
     def restart(self) -> None:
         """See Outlet."""
         super().restart()
-        self._room, self._asked = 0, -math.inf
+        self._room, self._asked, self._told = 0, -math.inf, 0

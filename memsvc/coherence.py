@@ -28,6 +28,7 @@ def check_coherence(path: str, table: Mapping[str, Any]) -> None:
     if table["actor"]["select"] != "all":
         for key, instead in _UNION_ONLY.items():
             _refuse_outside_union(path, table, key, instead)
+    _check_length(path, table)
     _check_order(path, table)
     _check_capacity(path, table)
     check_tolerance(path, table["limits"])
@@ -61,6 +62,16 @@ def _refuse_outside_union(path: str, table: Mapping[str, Any], key: str, instead
             key,
             f'{shown(value)} needs actor.select = "all", where the server holds every item itself; '
             f"this table has select = {shown(table['actor']['select'])}: set that, or {instead}",
+        )
+
+
+def _check_length(path: str, table: Mapping[str, Any]) -> None:
+    length, most = table["item"]["length"], table["actor"]["max_steps"]
+    if table["item"]["kind"] == "sequence" and length >= most:
+        raise _refuse(
+            path,
+            "actor.max_steps",
+            f"{most:,} steps never hold a whole sequence of item.length = {length:,} and the step after it; raise it, or shorten the sequences",
         )
 
 

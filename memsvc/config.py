@@ -213,6 +213,12 @@ def _tables(given: Any) -> list[dict[str, Any]]:
     for i, table in enumerate(tables):
         _check_item(f"table[{i}].item", table["item"])
         check_coherence(f"table[{i}]", table)
+        if table["actor"]["max_episodes"] and all(one["actor"]["select"] == "all" for one in tables):
+            raise ConfigError(
+                f'table[{i}].actor.max_episodes: {table["actor"]["max_episodes"]} bounds what actors draw caches from, and with actor.select = "all" '
+                f"they draw none; write capacity.per_actor_episodes = {table['actor']['max_episodes']} instead",
+                path=f"table[{i}].actor.max_episodes",
+            )
         for j, other in enumerate(tables[:i]):
             if other["name"] == table["name"]:
                 raise ConfigError(f"table[{i}].name: {table['name']!r} is the name of table[{j}] already", path=f"table[{i}].name")

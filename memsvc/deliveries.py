@@ -52,11 +52,12 @@ class Deliveries:
         self._replay.taken(table, ticket)
         return True
 
-    def unsent(self, peer: Peer, table: int, seq: int) -> None:
-        """The batch could not be sent: it is put back."""
+    def unsent(self, peer: Peer, table: int, seq: int) -> bool:
+        """The batch could not be sent, or was let go by its learner: it is put back. False when it is not open."""
         ticket = self._pop(peer, table, seq)
         if ticket is not None:
             self._replay.put_back(table, ticket)
+        return ticket is not None
 
     def drop(self, peer: Peer) -> set[int]:
         """The peer has left, or begins anew: what it had not confirmed is put back. Returns the tables that this concerns."""

@@ -249,7 +249,8 @@ class Engine:
 
     def _taken(self, peer: Peer, message: Message, now: float) -> None:
         table = self.table(message.table)
-        if self.deliveries.taken(peer, table.index, message.a):
+        settled = self.deliveries.unsent if message.b else self.deliveries.taken
+        if settled(peer, table.index, message.a):
             self._served(table, now)
 
     def _update(self, peer: Peer, message: Message, now: float) -> None:

@@ -63,7 +63,8 @@ def checked_footprint(config: Config) -> dict[str, int]:
     from memsvc_core import Replay
 
     schema, specs = config.specs()
-    footprint = {str(key): int(value) for key, value in Replay.footprint(schema, specs, config.server.memory).items()}
+    footprint = Replay.footprint(schema, specs, config.server.memory)
+    items = footprint.pop("items")
     if footprint["bytes"] < footprint["least_bytes"]:
         raise ConfigError(
             f"server.memory: {config.server.memory:,} bytes hold {footprint['steps']:,} steps; expected at least {footprint['least_bytes']:,} bytes",
@@ -71,6 +72,15 @@ def checked_footprint(config: Config) -> dict[str, int]:
             need=footprint["least_bytes"],
             have=config.server.memory,
         )
+    for i, (table, most) in enumerate(zip(config.tables, items, strict=True)):
+        if table["actor"]["select"] == "all" and table["limits"]["min_items"] > most:
+            raise ConfigError(
+                f"table[{i}].limits.min_items: {table['limits']['min_items']:,} items are never there, since server.memory holds {most:,} of this "
+                f"table; lower it, or raise server.memory",
+                path=f"table[{i}].limits.min_items",
+                need=table["limits"]["min_items"],
+                have=most,
+            )
     limit, whose = memory_limit()
     if footprint["bytes"] > limit:
         raise ConfigError(

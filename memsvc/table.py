@@ -115,8 +115,8 @@ class Table:
         most = self._replay.largest_batch(self.index)
         if batch > most:
             raise ConfigError(
-                f"a batch of {batch:,} is more than the {most:,} draws that table {self.name!r} keeps in stock with this server.memory: "
-                f"sample smaller batches, or give the server more memory",
+                f"a batch of {batch:,} is more than the {most:,} draws that table {self.name!r} can ever have at once, as server.memory and its "
+                f"capacity and limits bound them: sample smaller batches, or raise what bounds it",
                 have=most,
                 need=batch,
             )

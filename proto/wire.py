@@ -33,8 +33,8 @@ A seq is the sender's own, from 1; an answer repeats the seq of what it answers.
     draw, learner -> server
       SAMPLE    table; a = batch size; meta {timeout} (seconds the server may keep it waiting before it answers WAIT), and {min_version} where only
                 items of at least that version count
-      TAKEN     table; a = seq of the SAMPLE whose batch the caller has now; no answer. Only for tables with limits.max_times_sampled or
-                limits.samples_per_insert: what was not TAKEN when the learner leaves is put back
+      TAKEN     table; a = seq of the SAMPLE whose batch the caller has now (b = 1: has let go, it is put back); no answer. Only for tables
+                with limits.max_times_sampled or limits.samples_per_insert: what was not TAKEN when the learner leaves is put back
       UPDATE    table; b = n; body: u64[n] keys, f64[n] raw priorities
       GET       table; b = n, at most 65,536; body: u64[n] keys
       DELETE    table; b = n, at most 65,536; body: u64[n] keys

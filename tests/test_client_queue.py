@@ -127,3 +127,36 @@ def test_times_sampled_counts_what_was_returned(kind, tmp_path):
                         break
         assert counts.max() <= 3
         assert counts.sum() > 50
+
+
+@pytest.mark.parametrize("kind", ["local", "tcp"])
+def test_a_queue_of_unrolls_with_a_next_observation_keeps_the_order(kind, tmp_path):
+    # The first row of an unroll is the last of the one before it, which is gone once a learner has it.
+    item = {"kind": "sequence", "length": 4, "stride": 4, "next": ["obs"]}
+    with serve(kind, tmp_path, QUEUE | {"item": item, "capacity": {"items": 8, "when_full": "block"}}) as made:
+        with made.actor() as actor, made.learner(batch_size=1, prefetch=0) as learner:
+
+            def play():
+                for i in range(4 * 200 + 1):
+                    actor.add(**numbered(i))
+
+            playing = background(play)
+            seen = [int(learner.sample(timeout=10)["action"][0, 0]) for _ in range(200)]
+            playing()
+        assert seen == list(range(0, 800, 4))
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 4])
+def test_a_small_queue_waits_for_nothing_but_its_learner(capacity, tmp_path):
+    with serve("tcp", tmp_path, QUEUE | {"capacity": {"items": capacity, "when_full": "block"}}) as made:
+        with made.actor() as actor, made.learner(batch_size=1, prefetch=0) as learner:
+
+            def play():
+                for i in range(62):
+                    actor.add(**numbered(i))
+
+            playing = background(play)
+            # Room was asked for once a second: 60 items took a minute.
+            seen = [int(learner.sample(timeout=0.9)["action"][0]) for _ in range(60)]
+            playing()
+        assert seen == list(range(60))

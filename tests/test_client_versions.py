@@ -163,3 +163,33 @@ def test_min_version_where_actors_hold_the_items(tmp_path, prefetch):
             learner.sample(timeout=0.1)
         with pytest.raises(ConfigError, match=r'actor.select.*"all"'):
             learner.sample(min_version=3, timeout=5)
+
+
+@pytest.mark.parametrize("kind", ["local", "tcp"])
+def test_an_idle_actor_serves_again_when_max_staleness_is_raised(kind, tmp_path):
+    with (
+        serve(kind, tmp_path, CASES["caches"] | {"limits": {"max_staleness": 0}}) as made,
+        made.actor() as actor,
+        made.learner(batch_size=8, prefetch=0) as learner,
+    ):
+        first = learner.publish(W)
+        fill(actor, range(20), version=first)
+        assert learner.sample().population == 20
+        learner.publish(W)
+        with pytest.raises(NotReady):
+            until(lambda: learner.sample(timeout=0.3) and False)
+        learner.configure({"limits.max_staleness": 5})
+        assert learner.sample(timeout=5).population == 20
+
+
+def test_a_prefetched_batch_that_a_publication_has_made_too_stale_is_let_go(tmp_path):
+    table = UNION | {"limits": {"max_staleness": 0, "max_times_sampled": 100}}
+    with serve("tcp", tmp_path, table) as made, made.actor() as actor, made.learner(batch_size=8, prefetch=4) as learner:
+        for _ in range(5):
+            newest = learner.publish(W)
+            fill(actor, range(20), version=newest)
+            for _ in range(6):
+                assert learner.sample().versions.tolist() == [newest] * 8
+        # What was let go counts as not sampled, once the server has heard of it.
+        until(lambda: (now := made.table())["drawn"] - now["in_flight"] == 8 * 30)
+        assert made.table()["put_back"] > 0

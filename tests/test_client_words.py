@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import numpy as np
 import pytest
 from memsvc_client import ConfigError
 from memsvc_client.reasons import sentence
@@ -12,7 +13,7 @@ from memsvc_client.topics import Topics
 from memsvc_client.waiting import SLICE_S
 from memsvc_client.welcome import CHANGEABLE, Welcome
 from memsvc_proto.wire import Kind, Message
-from serving import CACHES, config
+from serving import CACHES, config, serve
 
 SETTINGS = {
     "name": "replay",
@@ -172,3 +173,16 @@ def test_what_may_change_makes_no_other_table():
         assert not welcome([settings]).same_tables(welcome([other(settings, path, value)])), path
     assert not welcome([settings]).same_tables(welcome([settings | {"returns": None}]))
     assert not welcome([settings]).same_tables(welcome([settings, settings]))
+
+
+@pytest.mark.parametrize("version", [1.5, "3", -2, 2**63, True])
+def test_a_version_that_is_none(version, tmp_path):
+    wrong = pytest.raises(ConfigError, match="version: expected a version, an integer from -1")
+    with serve("local", tmp_path) as made, made.actor() as actor, wrong:
+        actor.add(obs=np.zeros(3, np.float32), action=0, reward=0.0, priority=1.0, version=version)
+
+
+@pytest.mark.parametrize("name", ["", 3, "x" * 300])
+def test_a_name_that_is_none(name, tmp_path):
+    with serve("local", tmp_path) as made, pytest.raises(ConfigError, match="name: expected a string"):
+        made.actor(name=name)

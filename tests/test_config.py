@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from memsvc_proto.errors import ConfigError
 
-from memsvc import Config
+from memsvc import Config, Server
 from memsvc.machine import memory_limit
 
 STEP = """
@@ -325,3 +325,22 @@ def test_the_smallest_memory_limit_counts(tmp_path: Path) -> None:
     (groups / "memory" / "job").mkdir(parents=True)
     (groups / "memory" / "job" / "memory.limit_in_bytes").write_text("4000\n")
     assert memory_limit(proc, groups)[0] == 4000
+
+
+@pytest.mark.parametrize(
+    ("table", "match"),
+    [
+        ({"item": {"kind": "sequence", "length": 80}, "actor": {"max_steps": 50}}, r"table\[0\].actor.max_steps: 50 steps never hold"),
+        ({"actor": {"select": "all", "max_episodes": 2}}, r"table\[0\].actor.max_episodes: .* write capacity.per_actor_episodes = 2 instead"),
+    ],
+)
+def test_settings_that_never_give_an_item_or_do_nothing(table, match):
+    with pytest.raises(ConfigError, match=match):
+        Config.from_dict({"step": {"obs": {"dtype": "float32"}}, "table": [{"name": "t"} | table]})
+
+
+def test_more_min_items_than_the_memory_holds():
+    settings = {"actor": {"select": "all"}, "limits": {"min_items": 1_000_000}}
+    config = Config.from_dict({"server": {"memory": "1MiB"}, "step": {"obs": {"dtype": "float32"}}, "table": [{"name": "t"} | settings]})
+    with pytest.raises(ConfigError, match=r"table\[0\].limits.min_items: 1,000,000 items are never there"):
+        Server(config)

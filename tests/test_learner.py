@@ -232,3 +232,17 @@ def test_a_server_that_is_gone(tmp_path):
 def test_server_stats(served):
     with served.learner() as learner:
         assert learner.server_stats()["tables"][0]["name"] == "union"
+
+
+def test_a_batch_of_sequences_says_how_long_they_burn_in(tmp_path):
+    import pickle
+
+    from serving import CACHES, serve
+
+    table = CACHES | {"item": {"kind": "sequence", "length": 4, "burn_in": 2, "tail": "pad"}}
+    with serve("local", tmp_path, table) as made, made.actor() as actor, made.learner(batch_size=2) as learner:
+        for i in range(8):
+            actor.add(obs=np.zeros(3, np.float32), action=i, reward=0.0)
+        actor.end_episode(terminated=True)
+        batch = learner.sample()
+        assert (batch.burn_in, pickle.loads(pickle.dumps(batch)).burn_in) == (2, 2)

@@ -31,6 +31,9 @@ class TableSpec:
     def columns(self) -> list[tuple[str, str, tuple[int, ...]]]:
         """(name, dtype, shape of one item), the user's columns first, then keys <u8, probabilities <f8, weights <f4, versions <i8."""
     @property
+    def burn_in(self) -> int:
+        """item.burn_in, 0 for other items than sequences."""
+    @property
     def item_bytes(self) -> int:
         """Bytes of one item's computed columns."""
     def layout(self, batch: int) -> tuple[int, list[tuple[str, str, tuple[int, ...], int]]]:
@@ -117,9 +120,9 @@ class Replay:
     def __init__(self, schema: Schema, tables: Sequence[TableSpec], memory_bytes: int, seed: int, first_stream: int) -> None:
         """Takes and touches the memory. Raises ConfigError when memory_bytes is too small for 64 steps."""
     @staticmethod
-    def footprint(schema: Schema, tables: Sequence[TableSpec], memory_bytes: int) -> dict[str, int]:
+    def footprint(schema: Schema, tables: Sequence[TableSpec], memory_bytes: int) -> dict[str, Any]:
         """What __init__ would take, without taking it: {"steps": capacity in steps, "step_bytes": bytes of one with its share of every index,
-        "bytes": the whole, "least_bytes": what memory_bytes must be at least}."""
+        "bytes": the whole, "least_bytes": what memory_bytes must be at least, "items": [the most that each table holds]}."""
     def join(self, name: str, envs: int, topic: str = "default") -> tuple[int, list[int]]:
         """(actor number, its streams' ids). A living actor of the same name is replaced: its queue and weight leave.
 
@@ -151,7 +154,8 @@ class Replay:
         Never more than the store holds, or than a quarter of the places for draws; never less than the largest batch asked for.
         """
     def largest_batch(self, table: int) -> int:
-        """The largest batch that draw() can ever fill: a quarter of the places for draws; 2^64 - 1 where select = "all"."""
+        """The largest batch that draw() can ever fill: a quarter of the places for draws; where select = "all" as often as its items may be drawn,
+        2^64 - 1 without a bound."""
     def draw(
         self, table: int, batch: int, out: NDArray[np.uint8], offset: int, min_version: int | None = None, ticket: int = 0
     ) -> tuple[int, float] | None:
@@ -170,7 +174,7 @@ class Replay:
 
         "min_items": items there, limits.min_items. "stock": draws in the queues, batch. "few": draws that are left, batch. "limiter": items inserted,
         how many must have been for this batch. "stale": version of the youngest item, oldest version allowed. "short": episodes so far, all shorter
-        than item.length. "version": version of the youngest item, min_version. "empty": 0, min_items. "ready".
+        than item.length. "version": version of the youngest item, min_version. "empty": items made so far, min_items. "ready".
         """
     def get(self, table: int, keys: Keys, out: NDArray[np.uint8], offset: int) -> tuple[int, int, float]:
         """The items that are here, in the order of `keys`, as a batch of exactly so many at out[offset:], which has room for len(keys).

@@ -88,7 +88,7 @@ class PyReplay {
     using namespace py::literals;
     const Footprint footprint = Replay::footprint(schema, copies_of(tables), memory_bytes);
     return py::dict("steps"_a = footprint.steps, "step_bytes"_a = footprint.step_bytes, "bytes"_a = footprint.bytes,
-                    "least_bytes"_a = footprint.least_bytes);
+                    "least_bytes"_a = footprint.least_bytes, "items"_a = footprint.items);
   }
 
   py::tuple join(const std::string& name, size_t envs, const std::string& topic) {

@@ -216,6 +216,7 @@ void bind_schema(py::module_& m) {
                                  out.append(py::make_tuple(c.name, dtype_name(c.kind, c.itemsize), shape_tuple(c.shape)));
                                return out;
                              })
+      .def_property_readonly("burn_in", [](const TableSpec& t) { return t.burn_in; })
       .def_property_readonly("item_bytes", [](const TableSpec& t) { return t.made_bytes; })
       .def(
           "layout",

@@ -36,7 +36,7 @@ uint8_t* Payload::add_item(const TableSpec& spec, const Episode& e, const ItemRe
     const uint32_t slot = e.slot(index);
     RowUse& use = episodes_.use(slot);
     const bool travels = (use.held == 0 || all_rows) && use.stamp != stamp_;
-    ++use.held;
+    use.held += !spec.fleeting();
     if (!travels) return;
     use.stamp = stamp_;
     row_keys_.push_back(e.key(index));
@@ -90,6 +90,7 @@ void Payload::write(const TableSpec& spec, CacheHead head, size_t front, Buffer*
 }
 
 void release(const TableSpec& spec, Episodes& episodes, const Episode& e, uint64_t key, uint32_t span, uint32_t head) {
+  if (spec.fleeting()) return;
   for_each_row(spec, e, key, span, head, [&](uint64_t index) {
     RowUse& use = episodes.use(e.slot(index));
     if (use.held > 0) --use.held;

@@ -17,8 +17,9 @@ class Payload {
 
   // An empty payload.
   void begin();
-  // An item of `e`, window as in `record`: its rows are counted as held from now on and travel unless they are held already; all_rows: they travel in
-  // any case. `factor` travels where spec.factors(). Returns the place of its `made_bytes` computed bytes, cleared, valid until the next call.
+  // An item of `e`, window as in `record`: its rows are counted as held from now on, unless the item is fleeting, and travel unless they are held
+  // already; all_rows: they travel in any case. `factor` travels where spec.factors(). Returns the place of its `made_bytes` computed bytes, cleared,
+  // valid until the next call.
   uint8_t* add_item(const TableSpec& spec, const Episode& e, const ItemRecord& record, double factor, bool all_rows);
   void add_draw(uint64_t key, double weight) { draws_.push_back({key, weight}); }
   void add_gone(uint64_t key) { gone_.push_back(key); }

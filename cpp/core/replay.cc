@@ -118,6 +118,7 @@ Footprint Replay::footprint(const Schema& schema, const std::vector<TableSpec>& 
   footprint.steps = steps_within(tables, schema.row_stride(), memory_bytes, entries);
   footprint.bytes = bytes_for(tables, schema.row_stride(), static_cast<uint32_t>(footprint.steps), entries);
   if (footprint.steps > 0) footprint.step_bytes = (footprint.bytes + footprint.steps - 1) / footprint.steps;
+  for (const auto& table : tables) footprint.items.push_back(table->items.capacity());
   footprint.least_bytes = bytes_for(tables, schema.row_stride(), kFewestSteps, entries);
   return footprint;
 }
@@ -267,7 +268,10 @@ void Replay::expect(size_t table, uint64_t draws) {
 uint64_t Replay::largest_batch(size_t table) const {
   const std::lock_guard lock(state_->mutex);
   const Table& of = *state_->tables[table];
-  return of.whole() ? UINT64_MAX : of.caches.largest_batch();
+  if (!of.whole()) return of.caches.largest_batch();
+  if (of.spec.ordered()) return of.items.capacity();
+  const uint64_t times = of.spec.max_times_sampled;
+  return times > 0 ? of.items.capacity() * times : UINT64_MAX;
 }
 
 bool Replay::draw(size_t table, size_t batch, uint8_t* out, uint64_t* population, double* total, int64_t version, uint64_t ticket) {

@@ -58,7 +58,8 @@ struct ReplayStats {
 
 struct Footprint {
   uint64_t steps = 0, step_bytes = 0, bytes = 0;
-  uint64_t least_bytes = 0;  // of a memory that make() accepts
+  uint64_t least_bytes = 0;     // of a memory that make() accepts
+  std::vector<uint64_t> items;  // the most that each table holds
 };
 
 // memsvc_core.pyi, Replay.why_not.

@@ -135,6 +135,8 @@ struct TableSpec {
 
   // The weight of an item is factor * p^exponent, factor = g * kappa^t * decay^n (g of its episode, n times drawn); false: always 1, and not stored.
   bool factors() const { return episode_weights || step_discount < 1 || decay < 1; }
+  // Items go when they have been drawn often enough, and no actor is told: nobody may count on their rows.
+  bool fleeting() const { return max_times_sampled > 0; }
   // Batches hold the first items of an order, each once, instead of random ones.
   bool ordered() const { return sampler != Sampler::kPrioritized && sampler != Sampler::kUniform; }
   // Whether an item of this version may be drawn when `newest` is the newest of its topic (0: none was published).

@@ -116,7 +116,7 @@ Reason Table::why_not(size_t batch, int64_t version) {
     }
     if (spec.max_staleness >= 0 && too_stale > 0 && youngest < oldest) return {Why::kStale, youngest, oldest};
     if (inserted == 0 && too_short > 0) return {Why::kShort, static_cast<int64_t>(too_short), spec.length};
-    return {Why::kEmpty, 0, static_cast<int64_t>(std::max<uint64_t>(spec.min_items, 1))};
+    return {Why::kEmpty, static_cast<int64_t>(inserted), static_cast<int64_t>(std::max<uint64_t>(spec.min_items, 1))};
   }
   const auto reason = [](Why why, uint64_t have, uint64_t need) { return Reason{why, static_cast<int64_t>(have), static_cast<int64_t>(need)}; };
   if (const uint64_t have = drawable(); have < spec.min_items) return reason(Why::kMinItems, have, spec.min_items);
