@@ -58,7 +58,7 @@ class Gate:
 
     def restart(self) -> None:
         """A new server, which has allowed nothing yet."""
-        self._returned, self._asked = 0, -math.inf
+        self._returned, self._inserted, self._asked = 0, 0, -math.inf
         self._set(0 if self.limited else None, False)
 
     def block(self, blocked: bool, places: int | None) -> bool:

@@ -98,4 +98,5 @@ class AllOutlet(Outlet):
     def restart(self) -> None:
         """See Outlet."""
         super().restart()
-        self._room, self._asked, self._told = 0, -math.inf, 0
+        self._room = self._told = self._passed = 0
+        self._asked = -math.inf

@@ -73,6 +73,14 @@ def checked_footprint(config: Config) -> dict[str, int]:
             have=config.server.memory,
         )
     for i, (table, most) in enumerate(zip(config.tables, items, strict=True)):
+        if table["capacity"]["when_full"] == "block" and table["capacity"]["items"] > most:
+            raise ConfigError(
+                f"table[{i}].capacity.items: {table['capacity']['items']:,} items are never there, since server.memory holds {most:,} of this table "
+                f"with all their steps; lower it, or raise server.memory",
+                path=f"table[{i}].capacity.items",
+                need=table["capacity"]["items"],
+                have=most,
+            )
         if table["actor"]["select"] == "all" and table["limits"]["min_items"] > most:
             raise ConfigError(
                 f"table[{i}].limits.min_items: {table['limits']['min_items']:,} items are never there, since server.memory holds {most:,} of this "

@@ -27,10 +27,12 @@ Status malformed(const std::string& what) { return Status(Code::kMalformed, "a c
 
 std::string at(const char* part, uint64_t i) { return std::string(part) + "[" + std::to_string(i) + "]"; }
 
+// 2^31 weights of at most 1e200 stay below; sums of what actors report must stay finite, and differences of such sums too.
+constexpr double kMostWeight = 1e250;
+
 Status check_head(const CacheHead& head) {
-  // 2^31 weights of at most 1e200 stay below; sums of what actors report must stay finite.
-  if (!(head.total >= 0 && head.total <= 1e250)) return malformed("reports a total that is not a number from 0 to 1e250");
-  if (!std::isfinite(head.min_weight) || head.min_weight < 0) return malformed("reports a min_weight that is not a finite number >= 0");
+  if (!(head.total >= 0 && head.total <= kMostWeight)) return malformed("reports a total that is not a number from 0 to 1e250");
+  if (!(head.min_weight >= 0 && head.min_weight <= kMostWeight)) return malformed("reports a min_weight that is not a number from 0 to 1e250");
   if (!std::isfinite(head.scale) || head.scale <= 0) return malformed("reports a scale that is not a finite number > 0");
   if (!(head.exponent >= 0) || !std::isfinite(head.exponent)) return malformed("reports an exponent that is not a finite number >= 0");
   if (head.population > (uint64_t{1} << 62)) return malformed("reports a population beyond 2^62");
@@ -105,7 +107,7 @@ Status read_cache(const TableSpec& spec, size_t row_stride, const uint8_t* data,
   if (spec.select == Select::kAll && head.draws != 0) return malformed("for a table with select = \"all\" carries draws");
   for (uint64_t i = 0; i < head.draws; ++i) {
     const double weight = view.draws[i].weight;
-    if (!std::isfinite(weight) || weight <= 0) return malformed(at("draws", i) + " has a weight that is not a finite number > 0");
+    if (!(weight > 0 && weight <= kMostWeight)) return malformed(at("draws", i) + " has a weight that is not a number above 0, up to 1e250");
   }
   *out = view;
   return Status();

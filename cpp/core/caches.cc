@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "priority.h"
+
 namespace memsvc {
 
 double weight_of(const TableSpec& spec, double p, double exponent) {
@@ -29,9 +31,8 @@ Population Caches::population() const {
 
 uint64_t Caches::drawable() const { return lanes_->population() + (replaces() ? 0 : population().count); }
 
-uint64_t Caches::target(const Lane& lane) const {
+uint64_t Caches::target(const Lane& lane, double total) const {
   if (!lane.reported()) return spec_.cache;
-  const double total = lanes_->total();
   if (lane.population() == 0 || !(total > 0)) return 0;
   const double share = std::ceil(static_cast<double>(expected_) * (lane.total() / total));
   return std::max<uint64_t>(spec_.cache, static_cast<uint64_t>(share));
@@ -43,7 +44,7 @@ uint64_t Caches::wanted(const Lane& lane) const {
   return want > have ? want - have : 0;
 }
 
-bool Caches::hungry(const Lane& lane) const { return !lane.left && 2 * lane.stock() < target(lane); }
+bool Caches::hungry(const Lane& lane, double total) const { return !lane.left && 2 * lane.stock() < target(lane, total); }
 
 void Caches::report(Lane* lane, const CacheHead& head) {
   // Without replacement a draw is the only one of its item, and nothing is weighed any more; uniform weights know no exponent.
@@ -166,7 +167,8 @@ void Caches::forget(Lane* lane) {
 
 double Caches::weigh(const Lane* lane, uint32_t item, double p, double scale) const {
   const bool known = lane && lane->reported();
-  return items_->factor(item) * weight_of(spec_, std::min(p * (known ? lane->scale() : scale), 1e300), known ? lane->exponent() : spec_.exponent);
+  return weighed(items_->factor(item),
+                 weight_of(spec_, std::min(p * (known ? lane->scale() : scale), 1e300), known ? lane->exponent() : spec_.exponent));
 }
 
 void Caches::update(Lane* lane, uint32_t item, double weight) {

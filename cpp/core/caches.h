@@ -36,11 +36,11 @@ class Caches {
   // No batch can be larger: a quarter of the entries.
   uint64_t largest_batch() const { return draws_.capacity() / 4; }
   // ceil(expected * W_k / W), at least one cache; one cache too from an actor that has not reported yet; 0 from one that has nothing to draw.
-  uint64_t target(const Lane& lane) const;
+  uint64_t target(const Lane& lane) const { return target(lane, lanes_->total()); }
   // Draws wanted beyond those queued here or waiting for their payload.
   uint64_t wanted(const Lane& lane) const;
   // The stock has fallen below half of its target.
-  bool hungry(const Lane& lane) const;
+  bool hungry(const Lane& lane, double total) const;  // total: W, which takes a pass over all lanes
 
   // A cache's head, before its draws are queued. Another exponent than the last one's forgets all draws made with that.
   void report(Lane* lane, const CacheHead& head);
@@ -88,6 +88,7 @@ class Caches {
     bool starved;
   };
 
+  uint64_t target(const Lane& lane, double total) const;
   bool replaces() const { return spec_.select != Select::kWithoutReplacement; }
   // The place of an item whose w_now was set under the lane's exponent, outside Raised.
   static uint32_t settled(const Lane* lane) { return Raised::kAbsent | ((lane ? lane->era : 0) & 0x3FFFFFFF); }

@@ -61,11 +61,12 @@ class Gates {
 
   // An actor is given more when it has used half of what it may hold. One that has handed back is given nothing before it makes items, or waits for
   // some: else those that pause would hold what others could use.
-  bool wants(const Actor& of, uint64_t budget) const { return !of.idle && 2 * of.outstanding() < grant(of, budget); }
+  bool wants(const Actor& of, uint64_t share) const { return !of.idle && 2 * of.outstanding() < grant(of, share); }
   uint64_t allow(uint64_t actor, uint64_t budget) {
     Actor* of = find(actor);
     if (!of) return 0;
-    if (wants(*of, budget)) of->allowed = of->head.inserted + of->outstanding() + std::min(spare(budget), grant(*of, budget) - of->outstanding());
+    const uint64_t each = share(budget);
+    if (wants(*of, each)) of->allowed = of->head.inserted + of->outstanding() + std::min(spare(budget), grant(*of, each) - of->outstanding());
     return of->allowed;
   }
 
@@ -78,13 +79,15 @@ class Gates {
     return of->room;
   }
 
- private:
+  // What each of those that are not idle may hold. O(actors).
   uint64_t share(uint64_t budget) const {
     const auto active = std::count_if(actors_.begin(), actors_.end(), [](const auto& actor) { return !actor.second.idle; });
     return std::max<uint64_t>(1, budget / static_cast<uint64_t>(std::max<int64_t>(1, active)));
   }
+
+ private:
   // What it may hold: its share, or, so that a slow one does not keep for long what others could use, a few times what it makes between two pushes.
-  uint64_t grant(const Actor& of, uint64_t budget) const { return std::min(share(budget), std::max(kFirstGrant, 4 * of.progress)); }
+  static uint64_t grant(const Actor& of, uint64_t share) { return std::min(share, std::max(kFirstGrant, 4 * of.progress)); }
   // Where half of the table has no place for each of them, actors get what they ask for alone: places given ahead could all be with those that pause.
   uint64_t wish(const Actor& of, uint64_t capacity) const {
     return std::max<uint64_t>(of.head.unsent, capacity / (2 * std::max<size_t>(1, actors_.size())));

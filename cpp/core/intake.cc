@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "priority.h"
 #include "stream.h"
 #include "window.h"
 
@@ -38,6 +39,11 @@ Status Intake::check_streams() const {
   for (uint64_t i = 0; i < view_.head.gone; ++i) {
     if (!ours(view_.gone[i])) return foreign("gone", i, view_.gone[i]);
   }
+  // One for each stream at most: a floor may cost a pass over a table.
+  if (const size_t streams = actors_->find(actor_)->streams.size(); view_.head.floors > streams) {
+    return Status(Code::kMalformed,
+                  "a cache has " + std::to_string(view_.head.floors) + " floors of an actor with " + std::to_string(streams) + " streams");
+  }
   for (uint64_t i = 0; i < view_.head.floors; ++i) {
     if (!ours(view_.floors[i])) return foreign("floors", i, view_.floors[i]);
   }
@@ -46,6 +52,9 @@ Status Intake::check_streams() const {
 
 Status Intake::reserve() {
   if (Status status = check_streams(); !status.ok()) return status;
+  // The actor may be gone, or replaced by its namesake, when this is published.
+  name_ = actors_->find(actor_)->name;
+  if (const Gates::Actor* from = table_.gates.find(actor_)) topic_ = from->topic;
   pin_known_draws();
   const uint64_t rows = find_rows();
   if (rows > store_->free() || view_.head.items > table_.items.free()) {
@@ -203,7 +212,7 @@ void Intake::store_items() {
       incomplete_.push_back(record.key);
     } else {
       const double factor = view_.factors ? view_.factors[i] : 1;
-      const double value = table_.whole() ? record.priority : factor * weight_of(table_.spec, record.priority, view_.head.exponent);
+      const double value = table_.whole() ? record.priority : weighed(factor, weight_of(table_.spec, record.priority, view_.head.exponent));
       new_items_.push_back({items.add(record, view_.made + i * table_.spec.made_bytes, factor, window_.data(), rows, value), record.priority});
     }
   }
@@ -281,11 +290,8 @@ void Intake::admit() {
     }
     return;
   }
-  const Gates::Actor* from = table_.gates.find(actor_);
-  const Member* member = actors_->find(actor_);
-  const std::string topic = from ? from->topic : "", name = member ? member->name : "";
-  for (const NewItem& item : new_items_) table_.admit(name, topic, item.item, item.priority);
-  table_.keep_bounds(name);
+  for (const NewItem& item : new_items_) table_.admit(name_, topic_, item.item, item.priority);
+  table_.keep_bounds(name_);
   table_.united.flush();
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <unordered_set>
 #include <vector>
 
@@ -74,6 +75,7 @@ class Intake {
   uint64_t skip_ = 0;                       // new items that the table is too small for
   bool short_ = false;                      // the store did not take every row
   uint64_t draws_queued_ = 0;
+  std::string name_, topic_;          // of the actor, when the push came
   mutable uint64_t last_stream_ = 0;  // known to be this actor's; 0: none
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 namespace memsvc {
@@ -150,9 +151,14 @@ void Items::set_aside(uint32_t item) {
 }
 
 void Items::bring_back(uint32_t item) {
-  // What comes back was at the front not long ago.
-  uint32_t behind = kNone;
-  for (uint32_t other = begin_; other != kNone && arrival_[other] < arrival_[item]; other = next_[other]) behind = other;
+  // Its neighbour of then, or that one's where it is aside too; else from the front, where what an order draws was not long ago.
+  uint32_t behind = prev_[item];
+  for (uint32_t from = item; behind != kNone; from = std::exchange(behind, prev_[behind])) {
+    if (!live(behind) || arrival_[behind] >= arrival_[from]) behind = kNone;
+    if (behind == kNone || !aside(behind)) break;
+  }
+  for (uint32_t other = behind == kNone ? begin_ : next_[behind]; other != kNone && arrival_[other] < arrival_[item]; other = next_[other])
+    behind = other;
   link(item, behind);
 }
 

@@ -19,6 +19,7 @@ void Lane::report(const CacheHead& head) {
   head_ = head;
   news_ = {news_.id + 1, head.total, std::max(news_.applied, head.applied), head.steps};
   while (!changes_.empty() && changes_.front().number <= news_.applied) changes_.pop_front();
+  stale_ = true;
   tidy();
 }
 
@@ -115,9 +116,9 @@ void Lane::start_again() {
 }
 
 void Lane::tidy() {
-  while (!aged_.empty() && aged_.front().newest <= head_.newest) aged_.pop_front();
-  std::erase_if(voids_, [this](const Void& one) { return one.number <= news_.applied; });
-  stale_ = true;
+  // Called for every draw: nothing is summed anew where nothing has gone.
+  for (; !aged_.empty() && aged_.front().newest <= head_.newest; aged_.pop_front()) stale_ = true;
+  if (!voids_.empty() && std::erase_if(voids_, [this](const Void& one) { return one.number <= news_.applied; }) > 0) stale_ = true;
 }
 
 Lane* Lanes::find(uint64_t actor) const {

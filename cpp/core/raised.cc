@@ -4,6 +4,11 @@
 #include <cmath>
 
 namespace memsvc {
+namespace {
+
+constexpr size_t kMostChanges = 4096;
+
+}  // namespace
 
 void Raised::Sum::add(double term) {
   const double sum = high + term;
@@ -40,6 +45,7 @@ void Raised::weigh(uint32_t place) {
   if (excess != slot.excess) {
     slot.excess = excess;
     changed_.push_back(place);
+    if (changed_.size() >= kMostChanges) flush();  // learners may update for hours what nobody draws
   }
   lose(&slot, std::max(-gain, 0.0));
 }

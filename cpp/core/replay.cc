@@ -81,7 +81,7 @@ struct Replay::State {
     for (const auto& table : tables) {
       Lane* lane = table->lanes.find(number);
       if (!lane) continue;
-      if (lane->queue.length == 0) {
+      if (table->finished(*lane)) {
         table->remove(lane);
       } else {
         remains = true;
@@ -93,7 +93,7 @@ struct Replay::State {
   void retire_all(const Table& table) {
     std::vector<uint64_t> done;
     for (const auto& lane : table.lanes.all()) {
-      if (lane->left && lane->queue.length == 0) done.push_back(lane->actor);
+      if (lane->left && table.finished(*lane)) done.push_back(lane->actor);
     }
     for (const uint64_t number : done) retire(number);
   }
@@ -151,6 +151,7 @@ Status Replay::make(const Schema& schema, std::vector<TableSpec> specs, uint64_t
 
 uint64_t Replay::join(const std::string& name, size_t envs, std::vector<uint64_t>* streams, const std::string& topic) {
   const std::lock_guard lock(state_->mutex);
+  for (const auto& table : state_->tables) state_->retire_all(*table);  // a table that nobody draws from keeps none of those that are done
   if (const Member* predecessor = state_->actors.named(name)) {
     const uint64_t number = predecessor->number;
     for (const auto& table : state_->tables) {
@@ -222,19 +223,16 @@ Notices Replay::notices(uint64_t actor, size_t table) {
 
 std::vector<uint64_t> Replay::hungry(size_t table) const {
   const std::lock_guard lock(state_->mutex);
-  std::vector<uint64_t> actors;
   const Table& of = *state_->tables[table];
-  if (of.whole() && !of.spec.blocks && !of.limiter.on()) return actors;
-  for (const auto& lane : of.lanes.all()) {
-    if (of.waits_for_word(*lane)) actors.push_back(lane->actor);
-  }
-  return actors;
+  if (of.whole() && !of.spec.blocks && !of.limiter.on()) return {};
+  return of.waiting_for_word();
 }
 
 bool Replay::allowance(uint64_t actor, size_t table, uint64_t* allowed, double* ahead) {
   const std::lock_guard lock(state_->mutex);
   Table& of = *state_->tables[table];
   if (!of.limiter.on()) return false;
+  of.limiter.drawable(of.drawable());
   *allowed = of.gates.allow(actor, of.limiter.budget());
   *ahead = of.limiter.ahead() / of.spec.samples_per_insert;
   return true;
@@ -282,6 +280,7 @@ bool Replay::draw(size_t table, size_t batch, uint8_t* out, uint64_t* population
   {
     const std::lock_guard lock(state_->mutex);
     Population drawn_from;
+    if (ticket != 0 && from.deliveries.is_open(ticket)) return false;
     if (!from.choose(batch, version, chosen.data(), weights.data(), &drawn_from)) return false;
     gather.plan(from.items, chosen.data(), weights.data(), drawn_from, &state_->store);
     from.deliver(ticket, chosen.data(), batch);

@@ -60,7 +60,9 @@ void Table::remove(Lane* lane) {
 
 bool Table::choose(size_t batch, int64_t version, uint32_t* chosen, double* weights, Population* from) {
   *from = population();
-  if (batch == 0 || from->count == 0 || drawable() < spec.min_items || !limiter.may_sample(batch)) return false;
+  const uint64_t have = drawable();
+  if (limiter.on()) limiter.drawable(have);
+  if (batch == 0 || from->count == 0 || have < spec.min_items || !limiter.may_sample(batch)) return false;
   if (whole() ? !united.draw(batch, version, &random, chosen, weights, from) : !caches.draw(batch, chosen, weights)) return false;
   for (size_t i = batch; i > 1 && !spec.ordered(); --i) {
     const size_t other = random.below(i);
@@ -188,6 +190,7 @@ UpdateResult Table::erase(const Actors& actors, const uint64_t* keys, size_t n) 
 void Table::configure(const Actors& actors, const TableSpec& to) {
   const bool paced = to.samples_per_insert != spec.samples_per_insert || to.tolerance != spec.tolerance;
   const bool judges = spec.max_staleness < 0 && to.max_staleness >= 0;
+  const bool weighs = to.exponent != spec.exponent;
   spec.change(to);
   if (judges) {
     ages.clear();
@@ -199,7 +202,7 @@ void Table::configure(const Actors& actors, const TableSpec& to) {
   }
   if (paced) limiter.restart();
   if (limiter.on()) limiter.drawable(drawable());
-  if (whole()) {
+  if (whole() && weighs) {
     united.touch_all();
     united.flush();
   }
@@ -221,7 +224,8 @@ void Table::publish(const Actors& actors, const std::string& topic, int64_t vers
   if (spec.max_staleness < 0) return;
   ages.take_below(topic, newest - spec.max_staleness, [&](uint64_t key) {
     const uint32_t item = items.find(key);
-    if (item == kNone) return;
+    // One that comes back is judged when its push is published.
+    if (item == kNone || !items.published(item)) return;
     if (!whole()) {
       if (Lane* lane = lanes.find(actors.owner(stream_of(key)))) aged += caches.expire(lane, item);
       return;
@@ -263,10 +267,14 @@ void Table::drop(uint32_t item) {
 void Table::keep_bounds(const std::string& actor) {
   if (!quota.bounds()) return;
   std::vector<uint64_t> keys;
-  for (quota.surplus(actor, &keys); !keys.empty(); keys.clear(), quota.surplus(actor, &keys)) {
+  // What a push under way brings stays until that is published, and this is called again.
+  bool arriving = false;
+  for (quota.surplus(actor, &keys); !keys.empty() && !arriving; keys.clear(), quota.surplus(actor, &keys)) {
     for (const uint64_t key : keys) {
       const uint32_t item = items.find(key);
       if (item == kNone) continue;
+      arriving = arriving || !items.published(item);
+      if (!items.published(item)) continue;
       drop(item);
       ++evicted;
     }
@@ -292,14 +300,22 @@ void Table::raise_floor(Lane* lane, uint64_t floor) {
   }
 }
 
-bool Table::waits_for_word(const Lane& lane) const {
-  if (lane.left) return false;
-  if (!whole() && caches.hungry(lane)) return true;
-  const auto at = gates.all().find(lane.actor);
-  if (at == gates.all().end()) return false;
-  const Gates::Actor& of = at->second;
-  if (spec.blocks && of.head.unsent > of.room && gates.spare_room(items.free()) > 0) return true;
-  return limiter.on() && gates.wants(of, limiter.budget()) && gates.spare(limiter.budget()) > 0;
+std::vector<uint64_t> Table::waiting_for_word() const {
+  std::vector<uint64_t> actors;
+  const double total = whole() ? 0 : lanes.total();
+  const uint64_t budget = limiter.on() ? limiter.budget() : 0;
+  const bool room = spec.blocks && gates.spare_room(items.free()) > 0;
+  const bool spare = limiter.on() && gates.spare(budget) > 0;
+  const uint64_t share = spare ? gates.share(budget) : 0;
+  auto at = gates.all().begin();  // by actor, as the lanes are
+  for (const auto& lane : lanes.all()) {
+    if (lane->left) continue;
+    while (at != gates.all().end() && at->first < lane->actor) ++at;
+    const Gates::Actor* of = at != gates.all().end() && at->first == lane->actor ? &at->second : nullptr;
+    const bool hungry = !whole() && caches.hungry(*lane, total);
+    if (hungry || (of && ((room && of->head.unsent > of->room) || (spare && gates.wants(*of, share))))) actors.push_back(lane->actor);
+  }
+  return actors;
 }
 
 TableStats Table::stats() const {

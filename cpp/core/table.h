@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "actors.h"
 #include "ages.h"
@@ -45,6 +46,8 @@ struct Table {
 
   void join(uint64_t actor, const std::string& name, const std::string& topic);
   void leave(uint64_t actor);
+  // Nothing more comes from an actor that has left: its queue is used up, or nothing in it can be drawn.
+  bool finished(const Lane& lane) const { return lane.queue.length == 0 || (spec.select != Select::kWithoutReplacement && !(lane.total() > 0)); }
   // The lane goes, with its draws and its weight.
   void remove(Lane* lane);
 
@@ -81,8 +84,8 @@ struct Table {
   void raise_floor(Lane* lane, uint64_t floor);
   // How many items an actor may send of those that it has.
   uint64_t room(uint64_t actor) { return gates.give_room(actor, items.free(), items.capacity()); }
-  // Whether an actor is to be told that it may do more.
-  bool waits_for_word(const Lane& lane) const;
+  // The actors that are to be told that they may do more. O(actors).
+  std::vector<uint64_t> waiting_for_word() const;
 
   TableStats stats() const;
   // I3 to I9 of this table, needs[slot] as in Items::check; what is broken, or "".

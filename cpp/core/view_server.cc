@@ -183,6 +183,8 @@ void View::forget_server() {
     }
   }
   held_ = applied_ = inserted_told_ = short_told_ = 0;
+  // A limiter counts what is new: not again what the server of before has been told of.
+  inserted_ = weighs_ ? 0 : queue_.size();
   newest_told_ = 0;
   asked_.clear();
   gone_.clear();

@@ -44,6 +44,8 @@ void View::grow_tree(uint32_t slot) {
 }
 
 void View::settle() {
+  // Tables with select = "all" have no weights that could be dirty, but the largest priority too.
+  largest_.prune(made_, [this](uint32_t s) { return living(s); });
   if (dirty_.empty()) return;
   weights_.clear();
   if (const uint32_t highest = *std::max_element(dirty_.begin(), dirty_.end()); highest >= tree_->capacity()) grow_tree(highest);
@@ -55,7 +57,6 @@ void View::settle() {
   }
   tree_->set(dirty_.data(), weights_.data(), dirty_.size());
   dirty_.clear();
-  largest_.prune(made_, [this](uint32_t s) { return living(s); });
 }
 
 int64_t View::oldest_fresh() const {

@@ -36,6 +36,7 @@ struct Run {
   using Name = std::pair<const model::Episode*, size_t>;
   std::vector<std::map<Name, uint64_t>> times;      // drawn
   std::vector<std::set<Name>> made, spent, passed;  // ever made; sent without replacement; "all": too stale at some time
+  std::vector<uint64_t> before;                     // made for the servers of before
   std::vector<uint64_t> allowed;
   std::vector<uint8_t> blocked, lowered;
   uint64_t feedbacks = 0;
@@ -61,6 +62,7 @@ struct Run {
     for (auto* list : {&made, &spent, &passed}) list->resize(specs.size());
     times.resize(specs.size());
     allowed.assign(specs.size(), ~uint64_t{0});
+    before.assign(specs.size(), 0);
     blocked.assign(specs.size(), 0);
     lowered.assign(specs.size(), 0);
     server.items.resize(specs.size());
@@ -81,7 +83,7 @@ struct Run {
     Status status = memory->add(env, pointers(s).data(), s.given, s.version);
     if (c.gates) {
       bool closed = false;
-      for (size_t table = 0; table < specs.size(); ++table) closed = closed || blocked[table] || made[table].size() >= allowed[table];
+      for (size_t table = 0; table < specs.size(); ++table) closed = closed || blocked[table] || inserted(table) >= allowed[table];
       if (closed) {
         CHECK(status.code() == Code::kFull && status.message().find("table \"") != std::string::npos);
         return;
@@ -275,15 +277,18 @@ struct Run {
         if (spec.select != Select::kAll || model::final(spec, item)) made[table].insert(item.name());
         if (!model::fresh(spec, item, naive.newest)) passed[table].insert(item.name());
       }
-      if (spec.select != Select::kAll || !trims) CHECK_EQ(memory->stats().tables[table].inserted, made[table].size());
+      if (spec.select != Select::kAll || !trims) CHECK_EQ(memory->stats().tables[table].inserted, inserted(table));
     }
   }
 
+  // What the server is told: those made for it.
+  uint64_t inserted(size_t table) const { return made[table].size() - before[table]; }
+
   void gate() {
     const size_t table = random.below(specs.size());
-    const uint64_t before = allowed[table];
-    allowed[table] = random.below(3) ? made[table].size() + random.below(40) : ~uint64_t{0};
-    if (allowed[table] < before) lowered[table] = 1;
+    const uint64_t was = allowed[table];
+    allowed[table] = random.below(3) ? inserted(table) + random.below(40) : ~uint64_t{0};
+    if (allowed[table] < was) lowered[table] = 1;
     blocked[table] = random.below(4) == 0;
     memory->gate(table, allowed[table], blocked[table]);
   }
@@ -323,7 +328,13 @@ struct Run {
       next[e.env] += e.steps.size() + 1;
     }
     for (size_t env = 0; env < c.envs; ++env) naive.next[env] = next[env];
+    count();
     memory->reopen(naive.streams);
+    for (size_t table = 0; table < specs.size(); ++table) {
+      const ViewStats now = memory->stats().tables[table];
+      CHECK_EQ(now.inserted, specs[table].select == Select::kAll ? now.unsent : 0);
+      before[table] = made[table].size() - now.inserted;
+    }
     server = model::Mirror();
     server.items.resize(specs.size());
     for (auto& a : asked) a.clear();
