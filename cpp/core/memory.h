@@ -33,7 +33,7 @@ struct ViewStats {
   double min_weight = 0;
   double scale = 1;
   double exponent = 0;
-  uint64_t inserted = 0;
+  uint64_t inserted = 0;  // items made since the server of now was joined
   uint64_t held = 0;
   uint64_t unsent = 0;
   uint64_t applied = 0;
