@@ -63,6 +63,7 @@ bool Table::choose(size_t batch, int64_t version, uint32_t* chosen, double* weig
   const uint64_t have = drawable();
   if (limiter.on()) limiter.drawable(have);
   if (batch == 0 || from->count == 0 || have < spec.min_items || !limiter.may_sample(batch)) return false;
+  if (version > youngest) return false;  // no pass over the table for a request that waits
   if (whole() ? !united.draw(batch, version, &random, chosen, weights, from) : !caches.draw(batch, chosen, weights)) return false;
   for (size_t i = batch; i > 1 && !spec.ordered(); --i) {
     const size_t other = random.below(i);
