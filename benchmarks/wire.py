@@ -99,12 +99,14 @@ def received(table: dict[str, Any]) -> int:
 
 def settled(server: memsvc.Server, actors: list[Actor]) -> tuple[dict[str, Any], int]:
     """(the table's statistics, bytes of all pushes) once nothing is under way any more."""
-    while True:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
         before = server.stats()["tables"][0]
         time.sleep(0.03)
         told, after = [actor.stats() for actor in actors], server.stats()["tables"][0]
         if received(before) == received(after) and not any(stats["window"]["bytes"] for stats in told):
             return after, sum(stats["acknowledged_bytes"] for stats in told)
+    raise TimeoutError("actors and server have not come to rest within 60 s")
 
 
 def measure(series: Series) -> Iterator[dict[str, Any]]:

@@ -73,22 +73,19 @@ def checked_footprint(config: Config) -> dict[str, int]:
             have=config.server.memory,
         )
     for i, (table, most) in enumerate(zip(config.tables, items, strict=True)):
-        if table["capacity"]["when_full"] == "block" and table["capacity"]["items"] > most:
-            raise ConfigError(
-                f"table[{i}].capacity.items: {table['capacity']['items']:,} items are never there, since server.memory holds {most:,} of this table "
-                f"with all their steps; lower it, or raise server.memory",
-                path=f"table[{i}].capacity.items",
-                need=table["capacity"]["items"],
-                have=most,
-            )
-        if table["actor"]["select"] == "all" and table["limits"]["min_items"] > most:
-            raise ConfigError(
-                f"table[{i}].limits.min_items: {table['limits']['min_items']:,} items are never there, since server.memory holds {most:,} of this "
-                f"table; lower it, or raise server.memory",
-                path=f"table[{i}].limits.min_items",
-                need=table["limits"]["min_items"],
-                have=most,
-            )
+        needed = {
+            "capacity.items": table["capacity"]["items"] if table["capacity"]["when_full"] == "block" else 0,
+            "limits.min_items": table["limits"]["min_items"] if table["actor"]["select"] == "all" else 0,
+        }
+        for key, need in needed.items():
+            if need > most:
+                raise ConfigError(
+                    f"table[{i}].{key}: {need:,} items are never there, since server.memory holds {most:,} of this table with all their steps; "
+                    f"lower it, or raise server.memory",
+                    path=f"table[{i}].{key}",
+                    need=need,
+                    have=most,
+                )
     limit, whose = memory_limit()
     if footprint["bytes"] > limit:
         raise ConfigError(

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "bind.h"
+#include "statistics.h"
 
 namespace py = pybind11;
 
@@ -25,50 +26,6 @@ std::vector<TableSpec> copies_of(const py::sequence& tables) {
   std::vector<TableSpec> specs;
   for (const py::handle table : tables) specs.push_back(table.cast<const TableSpec&>());
   return specs;
-}
-
-const char* name_of(Why why) {
-  switch (why) {
-    case Why::kReady:
-      return "ready";
-    case Why::kMinItems:
-      return "min_items";
-    case Why::kStock:
-      return "stock";
-    case Why::kFew:
-      return "few";
-    case Why::kLimiter:
-      return "limiter";
-    case Why::kStale:
-      return "stale";
-    case Why::kShort:
-      return "short";
-    case Why::kVersion:
-      return "version";
-    default:
-      return "empty";
-  }
-}
-
-py::dict as_dict(const ActorStats& actor) {
-  using namespace py::literals;
-  return py::dict("name"_a = actor.name, "actor"_a = actor.actor, "total"_a = actor.total, "population"_a = actor.population, "queue"_a = actor.queue,
-                  "wanted"_a = actor.wanted, "drawn"_a = actor.drawn, "received"_a = actor.received, "starved"_a = actor.starved,
-                  "left"_a = actor.left, "steps"_a = actor.steps, "episodes"_a = actor.episodes, "short_episodes"_a = actor.short_episodes,
-                  "stale"_a = actor.stale, "age_steps"_a = actor.age_steps);
-}
-
-py::dict as_dict(const TableStats& table) {
-  using namespace py::literals;
-  py::list actors;
-  for (const ActorStats& actor : table.actors) actors.append(as_dict(actor));
-  py::object limiter = py::none();
-  if (table.limited) limiter = py::dict("inserted"_a = table.inserted, "sampled"_a = table.sampled, "ahead"_a = table.ahead);
-  return py::dict("items"_a = table.items, "total"_a = table.total, "population"_a = table.population, "min_weight"_a = table.min_weight,
-                  "drawn"_a = table.drawn, "inserted"_a = table.inserted, "stale_updates"_a = table.stale_updates,
-                  "refused_updates"_a = table.refused_updates, "evicted"_a = table.evicted, "starved"_a = table.starved, "aged"_a = table.aged,
-                  "deleted"_a = table.deleted, "put_back"_a = table.put_back, "in_flight"_a = table.in_flight, "exhausted"_a = table.exhausted,
-                  "limiter"_a = limiter, "age_steps"_a = table.age_steps, "actors"_a = actors);
 }
 
 // A Replay and what only the edge needs of its settings.

@@ -16,7 +16,6 @@ namespace memsvc {
 
 // p^exponent, or 1 for tables that draw uniformly; an item with p == 0 is never drawn. p is already multiplied by its actor's scale.
 double weight_of(const TableSpec& spec, double p, double exponent);
-inline double weight_of(const TableSpec& spec, double p) { return weight_of(spec, p, spec.exponent); }
 
 class Caches {
  public:

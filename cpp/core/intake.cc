@@ -61,7 +61,7 @@ Status Intake::reserve() {
     hold_windows();
     uint64_t items = 0;
     for (uint64_t i = 0; i < view_.head.items; ++i) items += table_.items.find(view_.items[i].key) == kNone;
-    // A ring that is smaller than the payload keeps its newest part.
+    // A union that is smaller than the payload keeps its newest part.
     if (table_.whole() && !table_.spec.blocks && items > table_.items.capacity()) skip_ = items - table_.items.capacity();
     make_room(rows, items - skip_);
   }

@@ -10,58 +10,11 @@
 #include "cache.h"
 #include "gather.h"
 #include "intake.h"
-#include "random.h"
+#include "sizing.h"
 #include "store.h"
 #include "table.h"
 
 namespace memsvc {
-namespace {
-
-constexpr uint64_t kFewestSteps = 64;
-
-using Tables = std::vector<std::unique_ptr<Table>>;
-
-Tables make_tables(const std::vector<TableSpec>& specs, uint64_t seed) {
-  // Each table's stream begins at a random place of the seed's own stream: neighbouring seeds share nothing.
-  Random seeds(seed);
-  Tables tables;
-  for (const TableSpec& spec : specs) tables.push_back(std::make_unique<Table>(spec, seeds.next()));
-  return tables;
-}
-
-// Entries for draws: about 3 % of the memory, enough for batches of 2,048 in the smallest.
-uint32_t draw_entries(uint64_t memory_bytes) { return static_cast<uint32_t>(std::clamp<uint64_t>(memory_bytes / 640, 4096, uint64_t{1} << 20)); }
-
-// Places everything for `steps` rows; returns the bytes that are outside the arena.
-size_t place(Arena* arena, Store* store, const Tables& tables, size_t stride, uint32_t steps, uint32_t entries) {
-  size_t outside = 0;
-  store->place(arena, steps, stride);
-  const auto blocking = std::count_if(tables.begin(), tables.end(), [](const auto& table) { return table->spec.blocks; });
-  for (const auto& table : tables) {
-    table->place(arena, store, steps, entries, static_cast<uint32_t>(blocking));
-    outside += table->tree_bytes();
-  }
-  return outside;
-}
-
-size_t bytes_for(const Tables& tables, size_t stride, uint32_t steps, uint32_t entries) {
-  Arena counting;
-  Store store;
-  const size_t outside = place(&counting, &store, tables, stride, steps, entries);
-  return counting.used() + outside;
-}
-
-// The most steps that fit with everything that belongs to them.
-uint32_t steps_within(const Tables& tables, size_t stride, uint64_t memory_bytes, uint32_t entries) {
-  uint64_t fits = 0, above = std::min<uint64_t>(memory_bytes / std::max<size_t>(stride, 1), Store::kMostSlots) + 1;
-  while (above - fits > 1) {
-    const uint64_t middle = (fits + above) / 2;
-    (bytes_for(tables, stride, static_cast<uint32_t>(middle), entries) <= memory_bytes ? fits : above) = middle;
-  }
-  return static_cast<uint32_t>(fits);
-}
-
-}  // namespace
 
 struct Replay::State {
   State(const Schema& s, const std::vector<TableSpec>& specs, uint64_t seed_, uint64_t first_stream)

@@ -55,9 +55,7 @@ uint64_t United::available(int64_t version) const {
 
 double United::full_weight(uint32_t item) const {
   const double p = items_->value(item);
-  const double w = items_->factor(item) * (spec_->sampler == Sampler::kUniform ? (p > 0) : weight_of(p, spec_->exponent));
-  // Sums over a whole table stay finite, and what is positive stays so.
-  return w > 0 ? std::clamp(w, 1e-200, 1e200) : 0;
+  return weighed(items_->factor(item), spec_->sampler == Sampler::kUniform ? p > 0 : weight_of(p, spec_->exponent));
 }
 
 void United::put(uint32_t item, double weight) {

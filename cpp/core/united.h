@@ -1,9 +1,8 @@
 // The union of all actors' items at the server (DEFINITIONS 7, select = "all"): each item is sent once and drawn by w_now, or in an order, as often
 // as max_times_sampled allows. Leaves of the tree are the places of the table's items. Not thread-safe: Replay's lock guards it.
 //
-//   I9 a drawable item (published, w > 0, not drawn max_times_sampled times) has the leaf w = factor * p^exponent, every other one 0; an order has
-//   the
-//      drawable items; population counts them, draws_left how often they can still be drawn together
+//   I9 a drawable item (published, w > 0, not drawn max_times_sampled times) has the leaf w = factor * p^exponent, every other one 0; an order
+//      has the drawable items; population counts them, draws_left how often they can still be drawn together
 #pragma once
 
 #include <cstdint>
