@@ -79,11 +79,10 @@ class Conversation:
         while self.stock.short_of(ahead, min_version):
             seq = self.next()
             # Half of a short wait, so that the server's reason comes before its end.
-            meta: dict[str, Any] = {"timeout": round(max(0.0, min(ASK_S, timeout / 2)), 3)}
-            if min_version is not None:
-                meta["min_version"] = min_version
+            patience = max(0.0, min(ASK_S, timeout / 2))
+            meta = {} if min_version is None else {"min_version": min_version}
             try:
-                self.draw.send(Message(Kind.SAMPLE, seq, self.table, self._batch_size, meta=meta))
+                self.draw.send(Message(Kind.SAMPLE, seq, self.table, self._batch_size, f=patience, meta=meta))
             except WindowFull:
                 return  # priorities fill the queue while the server is away: who waits for a batch finds that out, and greets it anew
             self.stock.ask(seq, min_version, self.follower.newest)

@@ -137,9 +137,9 @@ class Table:
         request = Request(peer, message.seq, batch, min_version, now)
         if not self._waiting and peer.in_flight() < MAX_IN_FLIGHT and self._deliver(request, size, now):
             return True
-        timeout = message.meta.get("timeout", 1.0)
-        if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 <= timeout <= MAX_TIMEOUT_S:
-            raise ProtocolError(f"SAMPLE's timeout is a number of seconds from 0 to {MAX_TIMEOUT_S:g}, got {timeout!r}")
+        timeout = message.f
+        if not 0 <= timeout <= MAX_TIMEOUT_S:
+            raise ProtocolError(f"SAMPLE's f, its timeout, is a number of seconds from 0 to {MAX_TIMEOUT_S:g}, got {timeout!r}")
         with self._lock:
             if peer.asking >= CREDITS:
                 raise ProtocolError(f"{peer.asking} requests of this client wait already, the most is {CREDITS}: read the answers first")

@@ -19,7 +19,7 @@ A seq is the sender's own, from 1; an answer repeats the seq of what it answers.
       CONFIGURE as at the draw link
     door, server -> client
       WELCOME   meta {wire, epoch, schema [[name, dtype, shape]], tables [settings], actor, streams [id], draw, params (addresses),
-                versions {topic: newest}}
+                beside (name of the socket for shared memory, "": none), versions {topic: newest}}
       ACK       answers PUSH, or unasked with the seq of the last PUSH seen; table; a = draws wanted beyond those queued at the server, or, where
                 capacity.when_full is "block", items that may be sent beyond those of that PUSH; b = number of missing keys; body: u64[b] missing
                 keys, then u64 evicted keys; with a rate limiter (DEFINITIONS 9) meta {allowed: items that this actor may have inserted in all,
@@ -29,10 +29,11 @@ A seq is the sender's own, from 1; an answer repeats the seq of what it answers.
       PARAMS    meta {topic}; a = version (0: none yet); body: a safetensors blob
       STATS     meta: the statistics
       CONFIGURED as at the draw link
+      SHARED    the last message that this peer gets by its socket while its shared memory (memsvc/beside.py) stands; no answer
       ERROR     meta {code, message, details}; answers the message of that seq (0: none); details {hello: true}: say HELLO again
     draw, learner -> server
-      SAMPLE    table; a = batch size; meta {timeout} (seconds the server may keep it waiting before it answers WAIT), and {min_version} where only
-                items of at least that version count
+      SAMPLE    table; a = batch size; f = seconds that the server may keep it waiting before it answers WAIT; b = 1 + the slot of shared memory in
+                which the batch is wanted, 0: in the answer; meta {min_version} where only items of at least that version count
       TAKEN     table; a = seq of the SAMPLE whose batch the caller has now (b = 1: has let go, it is put back); no answer. Only for tables
                 with limits.max_times_sampled or limits.samples_per_insert: what was not TAKEN when the learner leaves is put back
       UPDATE    table; b = n; body: u64[n] keys, f64[n] raw priorities
@@ -42,14 +43,14 @@ A seq is the sender's own, from 1; an answer repeats the seq of what it answers.
       PUBLISH   meta {topic}; body: a safetensors blob
       HELLO, BYE, PING, STATS as at the door
     draw, server -> learner
-      BATCH     table; a = batch size, b = N, f = W; body: the columns, each at a multiple of 64 (TableSpec.layout)
+      BATCH     table; a = batch size, b = N, f = W; body: the columns, each at a multiple of 64 (TableSpec.layout); no body: they are in the slot
       WAIT      meta {reason, have, need}: the SAMPLE of that seq was not served in its time, and is dropped. What is had and needed, by reason:
                 "min_items", "stock", "empty", "few" items or draws; "unread" batches; "limiter" items inserted in all; "stale" the version of the
                 youngest item; "version" the same, for min_version; "short" episodes that have ended, and steps that an item needs
       UPDATED   answers UPDATE: a = applied, b = stale; body: u64 refused keys. Answers DELETE: a = deleted, b = not there
       ITEMS     answers GET: a = items found, b = N, f = W; body: the columns (TableSpec.layout of a), in the order asked
       CONFIGURED answers CONFIGURE: table; meta: the table's normalised settings
-      SETTINGS  as at the door
+      SETTINGS, SHARED as at the door
       PUBLISHED a = version
     params (XPUB) -> subscribers: two frames, topic and a NOTICE frame: meta {topic}; a = version, b = bytes of the blob
 """
@@ -65,7 +66,7 @@ from typing import Any
 
 from .errors import ProtocolError
 
-VERSION = 2
+VERSION = 3
 ALIGN = 64
 HEADER_BYTES = 64
 MAX_MESSAGE_BYTES = 1 << 36  # no length beyond this is believed
@@ -106,6 +107,7 @@ class Kind(IntEnum):
     DELETE = 25
     CONFIGURE = 26
     CONFIGURED = 27
+    SHARED = 28
 
 
 @dataclass(slots=True)

@@ -135,7 +135,7 @@ class Inbox(Peer):
 
     def sample(self, batch: int, table: int = 0, timeout: float = 30.0, **meta: Any) -> int:
         """Asks for a batch; returns the seq."""
-        return self.say(Kind.SAMPLE, table=table, a=batch, meta={"timeout": timeout, **meta})
+        return self.say(Kind.SAMPLE, table=table, a=batch, f=timeout, meta=meta)
 
 
 class Playing(Inbox):

@@ -93,7 +93,7 @@ def test_the_daemon_ends_within_two_seconds_under_load(folder: Path) -> None:
         for peer in peers:
             peer.setsockopt(zmq.LINGER, 0)
             peer.connect(ready["address"])
-            peer.send(wire.pack(Message(Kind.SAMPLE, 1, a=8, meta={"timeout": 60})))
+            peer.send(wire.pack(Message(Kind.SAMPLE, 1, a=8, f=60)))
             peer.send(wire.pack(Message(Kind.PING, 2)))
         for peer in peers:
             assert peer.poll(10_000)

@@ -190,7 +190,7 @@ def test_pushed_steps_come_out_as_batches(links: Any) -> None:
     first = player.push()
     assert first.a > 0, "an actor with items is asked for draws"
     player.push(draws=512)
-    batch = learner.ask(Kind.SAMPLE, Kind.BATCH, a=32, meta={"timeout": 5})
+    batch = learner.ask(Kind.SAMPLE, Kind.BATCH, a=32, f=5)
     made = columns(player.specs[0], batch)
     assert (batch.a, batch.b, batch.f) == (32, 40, 40.0)
     assert np.array_equal(made["obs"], np.repeat(made["reward"][:, None], 3, axis=1))
@@ -202,7 +202,7 @@ def test_the_union_table_is_served_too(links: Any) -> None:
     player, learner = Player(links("door"), "a"), Client(links("draw"))
     player.play(20)
     player.push(table=1)
-    batch = learner.ask(Kind.SAMPLE, Kind.BATCH, table=1, a=64, meta={"timeout": 5})
+    batch = learner.ask(Kind.SAMPLE, Kind.BATCH, table=1, a=64, f=5)
     assert batch.b == 20
     assert set(columns(player.specs[1], batch)["reward"].tolist()) <= set(range(20))
 
@@ -213,20 +213,20 @@ def test_a_queue_gives_each_item_to_one_learner_in_order(links: Any) -> None:
     player.push(table=2)
     seen = []
     for learner in (one, two, one, two):
-        batch = learner.ask(Kind.SAMPLE, Kind.BATCH, table=2, a=5, meta={"timeout": 5})
+        batch = learner.ask(Kind.SAMPLE, Kind.BATCH, table=2, a=5, f=5)
         seen += columns(player.specs[2], batch)["reward"].tolist()
         learner.send(Kind.TAKEN, table=2, a=batch.seq)
     assert seen == list(range(20))
-    assert one.ask(Kind.SAMPLE, Kind.WAIT, table=2, a=5, meta={"timeout": 0}).meta["reason"] in ("few", "empty", "min_items")
+    assert one.ask(Kind.SAMPLE, Kind.WAIT, table=2, a=5, f=0).meta["reason"] in ("few", "empty", "min_items")
 
 
 def test_what_a_killed_learner_had_not_confirmed_comes_again(links: Any) -> None:
     player, killed, other = Player(links("door"), "a"), Client(links("draw")), Client(links("draw"))
     player.play(20)
     player.push(table=2)
-    killed.ask(Kind.SAMPLE, Kind.BATCH, table=2, a=15, meta={"timeout": 5})
+    killed.ask(Kind.SAMPLE, Kind.BATCH, table=2, a=15, f=5)
     killed.link.close()
-    batch = other.ask(Kind.SAMPLE, Kind.BATCH, Kind.WAIT, table=2, a=20, meta={"timeout": 20})
+    batch = other.ask(Kind.SAMPLE, Kind.BATCH, Kind.WAIT, table=2, a=20, f=20)
     assert batch.kind is Kind.BATCH
     assert columns(player.specs[2], batch)["reward"].tolist() == list(range(20))
 
@@ -235,7 +235,7 @@ def test_items_are_got_and_deleted_by_key_and_settings_changed(links: Any) -> No
     player, learner = Player(links("door"), "a"), Client(links("draw"))
     player.play(20)
     player.push(table=1)
-    batch = columns(player.specs[1], learner.ask(Kind.SAMPLE, Kind.BATCH, table=1, a=64, meta={"timeout": 5}))
+    batch = columns(player.specs[1], learner.ask(Kind.SAMPLE, Kind.BATCH, table=1, a=64, f=5))
     keys = np.unique(batch["keys"])
     asked = np.append(keys[::-1], np.uint64(5))
     items = learner.ask(Kind.GET, Kind.ITEMS, table=1, b=len(asked), body=asked.tobytes())
@@ -249,7 +249,7 @@ def test_items_are_got_and_deleted_by_key_and_settings_changed(links: Any) -> No
 
 def test_a_request_waits_for_stock_and_is_served_by_the_push_that_brings_it(links: Any) -> None:
     player, learner = Player(links("door"), "a"), Client(links("draw"))
-    seq = learner.send(Kind.SAMPLE, a=16, meta={"timeout": 30})
+    seq = learner.send(Kind.SAMPLE, a=16, f=30)
     player.play(40)
     player.push()
     player.push(draws=64)
@@ -258,7 +258,7 @@ def test_a_request_waits_for_stock_and_is_served_by_the_push_that_brings_it(link
 
 def test_waiting_requests_are_served_in_order_of_arrival(links: Any) -> None:
     player, learner = Player(links("door"), "a"), Client(links("draw"))
-    asked = [learner.send(Kind.SAMPLE, a=8, meta={"timeout": 30}) for _ in range(5)]
+    asked = [learner.send(Kind.SAMPLE, a=8, f=30) for _ in range(5)]
     learner.ask(Kind.PING, Kind.PONG)
     player.play(40)
     player.push(draws=256)
@@ -267,11 +267,11 @@ def test_waiting_requests_are_served_in_order_of_arrival(links: Any) -> None:
 
 def test_a_batch_that_cannot_be_filled_does_not_hold_up_a_smaller_one(links: Any) -> None:
     player, big, small = Player(links("door"), "a"), Client(links("draw")), Client(links("draw"))
-    big.send(Kind.SAMPLE, a=100_000, meta={"timeout": 30})
+    big.send(Kind.SAMPLE, a=100_000, f=30)
     big.ask(Kind.PING, Kind.PONG)
     player.play(40)
     player.push(draws=64)
-    assert small.ask(Kind.SAMPLE, Kind.BATCH, Kind.WAIT, a=8, meta={"timeout": 20}).kind is Kind.BATCH
+    assert small.ask(Kind.SAMPLE, Kind.BATCH, Kind.WAIT, a=8, f=20).kind is Kind.BATCH
 
 
 def test_a_request_whose_time_is_over_says_why(links: Any) -> None:
@@ -279,20 +279,20 @@ def test_a_request_whose_time_is_over_says_why(links: Any) -> None:
     player.play(4)
     player.push()
     began = time.monotonic()
-    wait = learner.ask(Kind.SAMPLE, Kind.WAIT, a=16, meta={"timeout": 0.2})
+    wait = learner.ask(Kind.SAMPLE, Kind.WAIT, a=16, f=0.2)
     assert 0.15 < time.monotonic() - began < 5
     assert wait.meta == {"reason": "min_items", "have": 4, "need": 10}
     player.play(40)
     player.push()
-    assert learner.ask(Kind.SAMPLE, Kind.WAIT, a=16, meta={"timeout": 0.05}).meta["reason"] == "stock"
+    assert learner.ask(Kind.SAMPLE, Kind.WAIT, a=16, f=0.05).meta["reason"] == "stock"
 
 
 def test_too_many_waiting_requests_are_an_error_to_that_learner_alone(links: Any) -> None:
     greedy, modest = Client(links("draw")), Client(links("draw"))
-    waiting = [greedy.send(Kind.SAMPLE, a=8, meta={"timeout": 1}) for _ in range(8)]
-    error = greedy.ask(Kind.SAMPLE, Kind.ERROR, a=8, meta={"timeout": 1})
+    waiting = [greedy.send(Kind.SAMPLE, a=8, f=1) for _ in range(8)]
+    error = greedy.ask(Kind.SAMPLE, Kind.ERROR, a=8, f=1)
     assert "8 requests of this client wait already" in error.meta["message"]
-    assert modest.ask(Kind.SAMPLE, Kind.WAIT, a=8, meta={"timeout": 0.01}).meta["reason"]
+    assert modest.ask(Kind.SAMPLE, Kind.WAIT, a=8, f=0.01).meta["reason"]
     assert sorted(greedy.wait(Kind.WAIT).seq for _ in waiting) == waiting
 
 
@@ -300,7 +300,7 @@ def test_priorities_are_applied_and_reach_the_actor(links: Any, server: memsvc.S
     player, learner = Player(links("door"), "a"), Client(links("draw"))
     player.play(40)
     player.push(draws=256)
-    made = columns(player.specs[0], learner.ask(Kind.SAMPLE, Kind.BATCH, a=32, meta={"timeout": 5}))
+    made = columns(player.specs[0], learner.ask(Kind.SAMPLE, Kind.BATCH, a=32, f=5))
     keys = np.unique(made["keys"])
     priorities = np.full(len(keys), 0.25)
     priorities[-1] = np.nan
@@ -322,7 +322,7 @@ def test_feedback_comes_along_with_the_next_push(links: Any) -> None:
     player, learner = Player(links("door"), "a"), Client(links("draw"))
     player.play(40)
     player.push(draws=256)
-    made = columns(player.specs[0], learner.ask(Kind.SAMPLE, Kind.BATCH, a=8, meta={"timeout": 5}))
+    made = columns(player.specs[0], learner.ask(Kind.SAMPLE, Kind.BATCH, a=8, f=5))
     key = made["keys"][:1]
     learner.ask(Kind.UPDATE, Kind.UPDATED, b=1, body=key.tobytes() + np.ones(1).tobytes())
     player.push(draws=8)
@@ -336,7 +336,7 @@ def test_draws_that_were_used_are_asked_for_anew_without_a_push(links: Any) -> N
     player.push(draws=0)
     player.push(draws=2048)
     for _ in range(6):
-        learner.ask(Kind.SAMPLE, Kind.BATCH, a=256, meta={"timeout": 5})
+        learner.ask(Kind.SAMPLE, Kind.BATCH, a=256, f=5)
     assert player.wait(Kind.ACK).a > 0
 
 
@@ -393,7 +393,7 @@ def test_wrong_requests_are_refused_and_serving_goes_on(links: Any) -> None:
         ("unknown_table", Kind.SAMPLE, {"table": 9, "a": 1}),
         ("protocol", Kind.SAMPLE, {"a": 0}),
         ("protocol", Kind.SAMPLE, {"a": 1 << 60}),
-        ("protocol", Kind.SAMPLE, {"a": 1, "meta": {"timeout": "soon"}}),
+        ("protocol", Kind.SAMPLE, {"a": 1, "f": float("nan")}),
         ("protocol", Kind.UPDATE, {"b": 3, "body": b"12345678"}),
         ("protocol", Kind.UPDATE, {"b": (1 << 64) - 1}),
         ("protocol", Kind.PUSH, {"body": b""}),
@@ -441,7 +441,7 @@ def test_damaged_payloads_change_nothing(links: Any, server: memsvc.Server, rng:
     fresh = Player(links("door"), "b")
     fresh.play(40)
     fresh.push(draws=64)
-    assert learner.ask(Kind.SAMPLE, Kind.BATCH, a=8, meta={"timeout": 5})
+    assert learner.ask(Kind.SAMPLE, Kind.BATCH, a=8, f=5)
     assert server.stats()["counts"]["malformed"] > 0
 
 
@@ -494,10 +494,10 @@ def test_a_learner_that_does_not_read_costs_bounded_memory(tcp: memsvc.Server) -
     player.push(table=1)
     batch = 40_000  # 2 MB
     for _ in range(200):
-        stuck.send(Kind.SAMPLE, table=1, a=batch, meta={"timeout": 0.05})
+        stuck.send(Kind.SAMPLE, table=1, a=batch, f=0.05)
     busy = Client(Wire(tcp.engine.addresses["draw"]))
     for _ in range(20):
-        busy.ask(Kind.SAMPLE, Kind.BATCH, table=1, a=64, meta={"timeout": 5})
+        busy.ask(Kind.SAMPLE, Kind.BATCH, table=1, a=64, f=5)
     size = tcp.engine.tables[1].size_of(batch)
     assert tcp.stats()["queues"]["batches_bytes"] < 60 * size
     for one in (player, stuck, busy):
@@ -529,7 +529,7 @@ def test_an_actor_that_left_is_used_up_and_then_forgotten(links: Any, server: me
     player.play(40)
     player.push(draws=64)
     assert player.ask(Kind.BYE, Kind.BYE)
-    assert learner.ask(Kind.SAMPLE, Kind.BATCH, a=32, meta={"timeout": 5}).b == 40
+    assert learner.ask(Kind.SAMPLE, Kind.BATCH, a=32, f=5).b == 40
     assert server.stats()["peers"] == []
 
 
@@ -571,7 +571,7 @@ def test_a_client_that_comes_back_under_its_routing_id_is_heard(tcp: memsvc.Serv
 
 def test_requests_of_a_learner_that_left_are_forgotten(links: Any, server: memsvc.Server) -> None:
     learner = Client(links("draw"))
-    learner.send(Kind.SAMPLE, a=8, meta={"timeout": 30})
+    learner.send(Kind.SAMPLE, a=8, f=30)
     learner.ask(Kind.BYE, Kind.BYE)
     assert server.stats()["tables"][0]["waiting"] == 0
 
@@ -605,13 +605,13 @@ def test_many_threads_at_once(tcp: memsvc.Server) -> None:
     def learn(local: bool, name: str) -> None:
         learner, spec = Client(link("draw", local)), tcp.engine.tables[0].spec
         while not stop.is_set():
-            batch = learner.ask(Kind.SAMPLE, Kind.BATCH, Kind.WAIT, a=32, meta={"timeout": 0.1})
+            batch = learner.ask(Kind.SAMPLE, Kind.BATCH, Kind.WAIT, a=32, f=0.1)
             if batch.kind is Kind.BATCH:
                 batches[0] += 1
                 made = columns(spec, batch)
                 assert np.array_equal(made["obs"], np.repeat(made["reward"][:, None], 3, axis=1))
                 learner.ask(Kind.UPDATE, Kind.UPDATED, b=32, body=made["keys"].tobytes() + np.full(32, 0.5).tobytes())
-            queued = learner.ask(Kind.SAMPLE, Kind.BATCH, Kind.WAIT, table=2, a=8, meta={"timeout": 0})
+            queued = learner.ask(Kind.SAMPLE, Kind.BATCH, Kind.WAIT, table=2, a=8, f=0)
             if queued.kind is Kind.BATCH and queued.seq % 3:
                 learner.send(Kind.TAKEN, table=2, a=queued.seq)
         learner.link.close()

@@ -114,7 +114,7 @@ def test_an_inbox_that_is_full_loses_no_items() -> None:
         player.push()
         for seq in range(QUEUED_MESSAGES):
             deaf.send(Message(Kind.PING, seq + 1))
-        deaf.send(Message(Kind.SAMPLE, QUEUED_MESSAGES + 1, a=8, meta={"timeout": 1}))
+        deaf.send(Message(Kind.SAMPLE, QUEUED_MESSAGES + 1, a=8, f=1))
         other = Inbox(server.engine)
         other.sample(8)
         until(lambda: other.got)

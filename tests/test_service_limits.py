@@ -54,7 +54,7 @@ def wait_of(learner: Inbox, batch: int, **meta: Any) -> tuple[str, int, int]:
 def test_a_batch_that_could_stop_both_sides_is_refused_at_hello_and_at_sample() -> None:
     learner = Inbox(engine_of(limited(2, 10)))
     sentence = "limits.tolerance: table 'limited' has 10, and a batch of 9 needs at least batch + samples_per_insert = 9 + 2 = 11, or learners"
-    for answer in (learner.hello("learner", "l", table=0, batch=9), learner.ask(Kind.SAMPLE, a=9, meta={"timeout": 1})):
+    for answer in (learner.hello("learner", "l", table=0, batch=9), learner.ask(Kind.SAMPLE, a=9, f=1)):
         assert (answer.kind, answer.meta["code"]) == (Kind.ERROR, "config")
         assert answer.meta["message"].startswith(sentence)
         assert answer.meta["details"] == {"path": "limits.tolerance", "have": 10.0, "need": 11.0}
@@ -259,12 +259,12 @@ def test_min_version_waits_alone() -> None:
 @pytest.mark.parametrize("value", ["2", 1.5, True, 1 << 80])
 def test_a_min_version_is_an_integer(value: Any) -> None:
     learner = Inbox(engine_of(union()))
-    assert learner.ask(Kind.SAMPLE, a=4, meta={"timeout": 1, "min_version": value}).meta["code"] == "protocol"
+    assert learner.ask(Kind.SAMPLE, a=4, f=1, meta={"min_version": value}).meta["code"] == "protocol"
 
 
 def test_min_version_is_for_unions() -> None:
     learner = Inbox(engine_of({"name": "caches"}))
-    error = learner.ask(Kind.SAMPLE, a=4, meta={"timeout": 1, "min_version": 2}).meta
+    error = learner.ask(Kind.SAMPLE, a=4, f=1, meta={"min_version": 2}).meta
     assert error["code"] == "config"
     assert error["message"].startswith("min_version: table 'caches' has actor.select = 'prioritized'")
 
