@@ -6,7 +6,7 @@ from collections.abc import Iterator, KeysView, Mapping
 from typing import Any
 
 import numpy as np
-from memsvc_core import TableSpec
+from memsvc_core import TableSpec, Views
 from memsvc_proto.errors import ProtocolError
 from memsvc_proto.wire import Message
 from numpy.typing import NDArray
@@ -87,19 +87,16 @@ class Layout:
         self.bytes, columns = spec.layout(batch_size)
         self.batch_size = batch_size
         self._burn_in = spec.burn_in
-        places = [(name, shape, np.dtype(dtype), offset) for name, dtype, shape, offset in columns]
-        self._columns, self._service = places[:-_SERVICE_COLUMNS], places[-_SERVICE_COLUMNS:]
-
-    @property
-    def columns(self) -> list[tuple[str, np.dtype[Any], tuple[int, ...]]]:
+        self.columns = [(name, np.dtype(dtype), shape) for name, dtype, shape, _ in columns]
         """(name, dtype, shape [B, ...]) in the batch's order; keys, probabilities, weights and versions come last."""
-        return [(name, dtype, shape) for name, shape, dtype, _ in (*self._columns, *self._service)]
+        self._names = [name for name, *_ in columns[:-_SERVICE_COLUMNS]]
+        self._views = Views(columns)
 
     def read(self, message: Message) -> Batch:
         """The batch in a BATCH message, without a copy. Raises ProtocolError when its size is not the layout's."""
         body = memoryview(message.body)
         if body.nbytes != self.bytes or message.a != self.batch_size:
             raise ProtocolError(f"a batch of {message.a} items in {body.nbytes} bytes came, {self.batch_size} in {self.bytes} were asked for")
-        columns = {name: np.ndarray(shape, dtype, body, offset) for name, shape, dtype, offset in self._columns}
-        service = tuple(np.ndarray(shape, dtype, body, offset) for _, shape, dtype, offset in self._service)
-        return Batch(columns, service, message.b, message.f, self._burn_in)
+        arrays = self._views.of(body)
+        columns = dict(zip(self._names, arrays, strict=False))  # what is left has no name of its own: the service's columns
+        return Batch(columns, arrays[-_SERVICE_COLUMNS:], message.b, message.f, self._burn_in)

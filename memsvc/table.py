@@ -53,7 +53,6 @@ class Table:
         self._demand = Demand()
         self._expected = 0
         self._largest = 0
-        self._sizes: dict[int, int] = {}
         self._next_hungry = 0.0
 
     @property
@@ -76,6 +75,7 @@ class Table:
         limits = settings["limits"]
         self.settings = settings
         self.spec = spec
+        self._sizes: dict[int, int] = {}  # of batches that these settings give
         self._confirmed: bool = limits["samples_per_insert"] > 0 or limits["max_times_sampled"] > 0
         self._gated: bool = limits["samples_per_insert"] > 0 or settings["capacity"]["when_full"] == "block"
 
@@ -107,10 +107,11 @@ class Table:
 
     def size_of(self, batch: int) -> int:
         """frame_bytes of a batch; ConfigError as check_batch, and for one that no stock can fill."""
-        self.check_batch(batch)
-        size = self._sizes.get(batch)
+        sizes = self._sizes
+        size = sizes.get(batch)
         if size is not None:
             return size
+        self.check_batch(batch)
         size = self.frame_bytes(batch)
         most = self._replay.largest_batch(self.index)
         if batch > most:
@@ -120,8 +121,8 @@ class Table:
                 have=most,
                 need=batch,
             )
-        if len(self._sizes) < 256:
-            self._sizes[batch] = size
+        if len(sizes) < 256:
+            sizes[batch] = size
         return size
 
     def sample(self, peer: Peer, message: wire.Message, now: float) -> bool:

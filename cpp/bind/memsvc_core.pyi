@@ -39,6 +39,13 @@ class TableSpec:
     def layout(self, batch: int) -> tuple[int, list[tuple[str, str, tuple[int, ...], int]]]:
         """(bytes of a batch, [(name, dtype, shape with the batch axis, offset)]); offsets are multiples of 64."""
 
+class Views:
+    """Numpy arrays at fixed places of any buffer that is large enough: `columns` are [(name, dtype, shape, offset in bytes)], as of TableSpec.layout."""
+
+    def __init__(self, columns: list[tuple[str, str, tuple[int, ...], int]]) -> None: ...
+    def of(self, buffer: Any) -> tuple[NDArray[Any], ...]:
+        """The views in the columns' order, without a copy: writable where the buffer is, and keeping it alive. ValueError: it is too small."""
+
 class Memory:
     """An actor's local memory (DEFINITIONS 1 to 6, and 7 stage one): recent episodes of its streams, and for each table their items and weights.
 

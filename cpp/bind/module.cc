@@ -10,4 +10,5 @@ PYBIND11_MODULE(memsvc_core, m) {
   memsvc::bind_returns(m);
   memsvc::bind_replay(m);
   memsvc::bind_tree(m);
+  memsvc::bind_views(m);
 }
