@@ -9,10 +9,15 @@ namespace memsvc {
 
 void Items::place(Arena* arena, Store* store, uint32_t capacity) {
   store_ = store;
-  capacity_ = capacity;
-  index_.place(arena, capacity);
-  first_ = arena->take<uint32_t>(capacity);
-  version_ = arena->take<int64_t>(capacity);
+  most_ = capacity;
+  // An index of its own takes 9 bytes an item, and arrays over all slots about 30 a slot: the smaller of the two.
+  const bool own = uint64_t{capacity} * 4 < uint64_t{store->capacity()} * 3;
+  capacity = places_ = own ? capacity : store->capacity();
+  if (own) {
+    index_.place(arena, capacity);
+    own_ = arena->take<uint32_t>(capacity);
+  }
+  version_ = arena->take<uint32_t>(capacity);
   value_ = arena->take<double>(capacity);
   made_ = arena->take<uint8_t>(capacity * spec_->made_bytes);
   if (spec_->kind != Kind::kStep) {
@@ -31,16 +36,14 @@ void Items::place(Arena* arena, Store* store, uint32_t capacity) {
     arrival_ = arena->take<uint64_t>(capacity);
   }
   if (!arena->mapped()) return;
-  std::fill_n(first_, capacity, kNone);
-  for (uint32_t item = 0; item < capacity; ++item) {
-    prev_[item] = kFree;
-    next_[item] = item + 1 < capacity ? item + 1 : kNone;
-  }
+  std::fill_n(prev_, capacity, kFree);
+  if (!own_) return;
+  for (uint32_t item = 0; item < capacity; ++item) next_[item] = item + 1 < capacity ? item + 1 : kNone;
   free_ = 0;
 }
 
 void Items::prefetch_item(uint32_t item) const {
-  __builtin_prefetch(&first_[item]);
+  own_ ? __builtin_prefetch(&own_[item]) : store_->prefetch_slot(item);
   __builtin_prefetch(&version_[item]);
   __builtin_prefetch(&value_[item]);
   if (span_) __builtin_prefetch(&span_[item]), __builtin_prefetch(&head_[item]);
@@ -60,8 +63,13 @@ uint32_t Items::rows(const Window& window, uint32_t first_slot, uint32_t* slots)
 }
 
 uint32_t Items::add(const ItemRecord& record, const uint8_t* made, double factor, const uint32_t* slots, uint32_t rows, double value) {
-  const uint32_t item = free_;
-  free_ = next_[item];
+  const uint32_t slot = slots[record.head];
+  const uint32_t item = own_ ? free_ : slot;
+  if (own_) {
+    free_ = next_[item];
+    own_[item] = slot;
+    index_.insert(record.key, item);
+  }
   if (whole_) {
     link(item, end_);
   } else {
@@ -71,8 +79,7 @@ uint32_t Items::add(const ItemRecord& record, const uint8_t* made, double factor
   }
   arriving_[item / 64] |= uint64_t{1} << (item % 64);
   ++count_;
-  first_[item] = slots[0];
-  version_[item] = record.version;
+  version_[item] = versions_.keep(record.version);
   value_[item] = value;
   if (span_) {
     span_[item] = record.span;
@@ -87,21 +94,20 @@ uint32_t Items::add(const ItemRecord& record, const uint8_t* made, double factor
   std::memcpy(made_ + item * spec_->made_bytes, made, spec_->made_bytes);
   for (uint32_t i = 0; i < rows; ++i) store_->hold(slots[i]);
   window_rows_ += rows;
-  index_.insert(record.key, item);
   return item;
 }
 
 void Items::remove(uint32_t item) {
   // Evictions come in runs: what the next ones will touch is fetched now.
   const uint32_t ahead = whole_ ? item + 8 : next_[item];
-  if (ahead < capacity_ && live(ahead)) {
-    index_.prefetch(key(ahead));
+  if (ahead < places_ && live(ahead)) {
+    if (own_) index_.prefetch(key(ahead));
     store_->prefetch(key(ahead));
   }
   const Window window = this->window(item);
-  index_.erase(key(item), item, [this](uint32_t place) { return key(place); });
   // The slot is known by its key only until it is dropped, so the guess for the next one comes first.
-  uint32_t slot = first_[item];
+  uint32_t slot = first(item);
+  if (own_) index_.erase(key(item), item, [this](uint32_t place) { return key(place); });
   uint32_t n = 0;
   for (int range = 0; range < 2; ++range) {
     for (uint32_t i = 0; i < window.count[range]; ++i, ++n) {
@@ -110,10 +116,11 @@ void Items::remove(uint32_t item) {
     }
   }
   window_rows_ -= n;
-  first_[item] = kNone;
+  versions_.forget(version_[item]);
   --count_;
   if (next_[item] != kPinned) unlink(item);
   prev_[item] = kFree;
+  if (!own_) return;
   next_[item] = free_;
   free_ = item;
 }
@@ -171,18 +178,14 @@ uint32_t Items::oldest() const {
 std::string Items::check(uint32_t* needs) const {
   uint32_t live_items = 0, listed = 0, pinned = 0, unused = 0;
   std::vector<uint32_t> slots;
-  for (uint32_t item = 0; item < capacity_; ++item) {
+  for (uint32_t item = 0; item < places_; ++item) {
     const std::string name = "item " + std::to_string(item);
-    if (!live(item)) {
-      if (prev_[item] != kFree) return "I6: free " + name + " is linked or pinned";
-      continue;
-    }
+    if (!live(item)) continue;
     ++live_items;
     if (find(key(item)) != item) return "I4: " + name + " is not found under its key";
     const Window window = this->window(item);
     slots.resize(window.rows());
-    rows(window, first_[item], slots.data());
-    if (store_->key(slots[0]) != window.first[0]) return "I4: " + name + " names another first row";
+    if (rows(window, first(item), slots.data()) != slots.size() || slots[head(item)] != own(item)) return "I4: " + name + " names another row";
     for (const uint32_t slot : slots) {
       if (slot == kNone) return "I5: a row of " + name + " is not held";
       ++needs[slot];
@@ -192,14 +195,15 @@ std::string Items::check(uint32_t* needs) const {
       ++pinned;
     }
   }
-  if (live_items != count_ || index_.count() != count_) return "I4: " + std::to_string(live_items) + " items, counted " + std::to_string(count_);
+  if (live_items != count_ || (own_ && index_.count() != count_))
+    return "I4: " + std::to_string(live_items) + " items, counted " + std::to_string(count_);
   uint32_t before = kNone;
   for (uint32_t item = begin_; item != kNone && listed <= count_; before = item, item = next_[item], ++listed) {
     if (!live(item) || prev_[item] != before) return "I6: the list is broken at item " + std::to_string(item);
   }
   if (before != end_ || listed + pinned != count_) return "I6: " + std::to_string(listed) + " listed, " + std::to_string(pinned) + " pinned";
-  for (uint32_t item = free_; item != kNone && unused <= capacity_; item = next_[item]) ++unused;
-  if (unused != free()) return "I6: " + std::to_string(unused) + " in the free list";
+  for (uint32_t item = free_; item != kNone && unused <= places_; item = next_[item]) ++unused;
+  if (own_ && unused != free()) return "I6: " + std::to_string(unused) + " in the free list";
   return "";
 }
 

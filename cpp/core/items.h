@@ -1,9 +1,10 @@
 // The items of one table: windows over rows of the step store, as arrays of fields (a table of 168-byte steps must not pay for padding).
 // Tables with caches keep the items that no queued draw names in a list by last use; tables with select = "all" list all by arrival.
-// Not thread-safe: Replay's lock guards it.
+// Where a table can have as many items as the store has rows, an item's place is the slot of the row that it begins with: neither an index of its
+// own nor a list of free places is needed. Not thread-safe: Replay's lock guards it.
 //
 //   I3 a row has one reference for every item whose window needs it (and one for every batch under way that reads it)
-//   I4 every item is found under its key, which is its first row's key plus head; the index has no other entries
+//   I4 every item is found under its key, which is its own row's; an index of the table's own has no other entries
 //   I5 all rows of every item's window are held
 //   I6 an item is in the list exactly once, or pinned by one queued draw or more (a push under way pins too), or, of a union, set aside: drawn as
 //      often as it may, and not all of that confirmed; free items are in none
@@ -15,6 +16,7 @@
 #include "cache.h"
 #include "index.h"
 #include "store.h"
+#include "wide.h"
 #include "window.h"
 
 namespace memsvc {
@@ -26,24 +28,47 @@ class Items {
   // Room for `capacity` items over `store`, which stays where it is. An unmapped arena is only counted.
   void place(Arena* arena, Store* store, uint32_t capacity);
 
-  uint32_t capacity() const { return capacity_; }
+  uint32_t capacity() const { return most_; }
+  // Every item's number is below this.
+  uint32_t places() const { return places_; }
   uint32_t count() const { return count_; }
-  uint32_t free() const { return capacity_ - count_; }
+  uint32_t free() const { return most_ - count_; }
   // Rows that the items' windows need, counted once an item: this table's share of the store.
   uint64_t window_rows() const { return window_rows_; }
 
   uint32_t find(uint64_t key) const {
-    return index_.find(key, [this](uint32_t item) { return this->key(item); });
+    if (own_) return index_.find(key, [this](uint32_t item) { return this->key(item); });
+    const uint32_t item = store_->find(key);
+    return item != kNone && live(item) ? item : kNone;
   }
-  void prefetch(uint64_t key) const { index_.prefetch(key); }
+  void prefetch(uint64_t key) const { own_ ? index_.prefetch(key) : store_->prefetch(key); }
+  // Finds many keys: each step fetches what the next one, and in the end find(), will read.
+  uint32_t guess(uint64_t key) const {
+    const uint32_t item = own_ ? index_.guess(key) : store_->guess(key);
+    if (item != kNone) prefetch_item(item);
+    return item;
+  }
+  void prefetch_guess(uint32_t item) const {
+    if (item != kNone && own_) store_->prefetch_slot(own_[item]);
+  }
   void prefetch_item(uint32_t item) const;
+  // What pin(), unpin() and an update write.
+  void prefetch_links(uint32_t item) const {
+    __builtin_prefetch(&prev_[item], 1);
+    __builtin_prefetch(&next_[item], 1);
+    if (updated_) __builtin_prefetch(&updated_[item], 1);
+  }
 
-  bool live(uint32_t item) const { return first_[item] != kNone; }
-  uint64_t key(uint32_t item) const { return store_->key(first_[item]) + head(item); }
-  uint32_t first(uint32_t item) const { return first_[item]; }
+  bool live(uint32_t item) const { return prev_[item] != kFree; }
+  uint64_t key(uint32_t item) const { return store_->key(own(item)); }
+  // The slot of the window's first row: `head` rows before the item's own, and mostly as many slots.
+  uint32_t first(uint32_t item) const {
+    const uint32_t slot = own(item), head = this->head(item);
+    return head == 0 ? slot : store_->find(store_->key(slot) - head, slot > head ? slot - head - 1 : kNone);
+  }
   uint32_t span(uint32_t item) const { return span_ ? span_[item] : 1; }
   uint16_t head(uint32_t item) const { return head_ ? head_[item] : 0; }
-  int64_t version(uint32_t item) const { return version_[item]; }
+  int64_t version(uint32_t item) const { return versions_.number(version_[item]); }
   const uint8_t* made(uint32_t item) const { return made_ + item * spec_->made_bytes; }
   Window window(uint32_t item) const { return window_of(*spec_, key(item), span(item), head(item)); }
   // Slots of the window's rows in the order of their keys, kNone where one is not held; returns how many. `slots` has room for them.
@@ -98,19 +123,22 @@ class Items {
 
  private:
   static constexpr uint32_t kPinned = 0xFFFFFFFE;  // in next_: not in the list; of a cache's item prev_ counts the pins
-  static constexpr uint32_t kFree = 0xFFFFFFFD;    // in prev_: next_ links free items
+  static constexpr uint32_t kFree = 0xFFFFFFFD;    // in prev_: no item is here; next_ links such places, where items have slots of their own
 
+  // The slot of the row that the item begins with.
+  uint32_t own(uint32_t item) const { return own_ ? own_[item] : item; }
   void link(uint32_t item, uint32_t after);
   void unlink(uint32_t item);
 
   const TableSpec* spec_;
   const bool whole_;
   Store* store_ = nullptr;
-  Index index_;
-  uint32_t* first_ = nullptr;
+  Index index_;              // with own_
+  uint32_t* own_ = nullptr;  // nullptr: an item's place is its own row's slot
   uint32_t* span_ = nullptr;
   uint16_t* head_ = nullptr;
-  int64_t* version_ = nullptr;
+  uint32_t* version_ = nullptr;  // codes of versions_
+  Wide versions_;
   double* value_ = nullptr;
   uint8_t* made_ = nullptr;
   uint32_t* updated_ = nullptr;
@@ -122,11 +150,12 @@ class Items {
   uint16_t* times_ = nullptr;
   uint16_t* flying_ = nullptr;
   uint64_t* arrival_ = nullptr;  // number by arrival: with max_times_sampled
-  uint32_t capacity_ = 0;
+  uint32_t most_ = 0;
+  uint32_t places_ = 0;
   uint32_t count_ = 0;
   uint32_t begin_ = kNone;  // least recently used, or the oldest
   uint32_t end_ = kNone;    // most recently used, or the newest
-  uint32_t free_ = kNone;
+  uint32_t free_ = kNone;   // with own_
   uint64_t arrivals_ = 0;
   uint64_t window_rows_ = 0;
 };

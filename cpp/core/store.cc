@@ -15,7 +15,7 @@ void Store::place(Arena* arena, uint32_t capacity, size_t stride) {
   stride_ = stride;
   rows_ = arena->take<uint8_t>(capacity * stride);
   keys_ = arena->take<uint64_t>(capacity);
-  references_ = arena->take<uint32_t>(capacity);
+  references_ = arena->take<uint16_t>(capacity);
   bitmap_ = arena->take<uint64_t>((size_t{capacity} + 63) / 64);
   index_.place(arena, capacity);
   if (arena->mapped()) std::fill_n(keys_, capacity, kNoKey);
@@ -78,7 +78,13 @@ void Store::take(uint32_t slot, uint64_t key) {
 }
 
 void Store::drop(uint32_t slot) {
-  if (references_[slot] == ~uint32_t{0} || --references_[slot] > 0) return;
+  if (references_[slot] == kMany) {
+    if (const auto beyond = beyond_.find(slot); beyond != beyond_.end()) {
+      if (--beyond->second == 0) beyond_.erase(beyond);
+      return;
+    }
+  }
+  if (--references_[slot] > 0) return;
   index_.erase(keys_[slot], slot, [this](uint32_t place) { return keys_[place]; });
   keys_[slot] = kNoKey;
   bitmap_[slot / 64] &= ~(uint64_t{1} << (slot % 64));

@@ -7,7 +7,9 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
+#include <unordered_map>
 
 #include "arena.h"
 #include "index.h"
@@ -29,7 +31,12 @@ class Store {
   uint8_t* row(uint32_t slot) { return rows_ + slot * stride_; }
   const uint8_t* row(uint32_t slot) const { return rows_ + slot * stride_; }
   size_t stride() const { return stride_; }
-  uint32_t references(uint32_t slot) const { return references_[slot]; }
+  // How many hold the row.
+  uint64_t references(uint32_t slot) const {
+    if (references_[slot] < kMany) return references_[slot];
+    const auto beyond = beyond_.find(slot);
+    return kMany + (beyond == beyond_.end() ? 0 : beyond->second);
+  }
 
   // The slot of a key, or kNone.
   uint32_t find(uint64_t key) const {
@@ -41,6 +48,7 @@ class Store {
     return find(key);
   }
   void prefetch(uint64_t key) const { index_.prefetch(key); }
+  uint32_t guess(uint64_t key) const { return index_.guess(key); }
   void prefetch_slot(uint32_t slot) const {
     __builtin_prefetch(&keys_[slot]);
     __builtin_prefetch(&references_[slot], 1);
@@ -51,8 +59,14 @@ class Store {
   uint32_t run(uint32_t want, uint32_t* first);
   // A free slot becomes the row of `key`, which is not held, with one reference.
   void take(uint32_t slot, uint64_t key);
-  // One reference more; at 2^32 - 1 the count stays there and the row is never freed.
-  void hold(uint32_t slot) { references_[slot] += references_[slot] != ~uint32_t{0}; }
+  // One reference more.
+  void hold(uint32_t slot) {
+    if (references_[slot] < kMany) {
+      ++references_[slot];
+    } else {
+      ++beyond_[slot];
+    }
+  }
   // One reference less; the last one frees the slot.
   void drop(uint32_t slot);
 
@@ -60,13 +74,16 @@ class Store {
   std::string check() const;
 
  private:
+  static constexpr uint16_t kMany = std::numeric_limits<uint16_t>::max();
+
   bool taken(uint32_t slot) const { return bitmap_[slot / 64] >> (slot % 64) & 1; }
   uint32_t next_free(uint32_t from) const;
   uint32_t free_run(uint32_t from, uint32_t most) const;
 
   uint8_t* rows_ = nullptr;
   uint64_t* keys_ = nullptr;
-  uint32_t* references_ = nullptr;
+  uint16_t* references_ = nullptr;
+  std::unordered_map<uint32_t, uint64_t> beyond_;  // of rows with more than kMany references: how many more
   uint64_t* bitmap_ = nullptr;
   Index index_;
   size_t stride_ = 0;

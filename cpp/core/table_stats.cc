@@ -55,9 +55,9 @@ std::string Table::check(uint32_t* needs) const {
     if (std::string broken = united.check(); !broken.empty()) return spec.name + ": " + broken;
     return "";
   }
-  std::vector<uint32_t> pins(items.capacity());
+  std::vector<uint32_t> pins(items.places());
   if (std::string broken = caches.check(pins.data()); !broken.empty()) return spec.name + ": " + broken;
-  for (uint32_t item = 0; item < items.capacity(); ++item) {
+  for (uint32_t item = 0; item < items.places(); ++item) {
     if ((items.live(item) ? items.pins(item) : 0) != pins[item]) {
       return spec.name + ": I6: item " + std::to_string(item) + " is pinned by other than its draws";
     }
