@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -128,3 +131,11 @@ def test_of_duplicate_indices_the_last_counts():
     tree.update(np.array([2, 2, 4, 2]), np.array([9.0, 8.0, 1.0, 3.0]))
     assert tree.total == 4
     np.testing.assert_array_equal(tree.weights(np.array([2, 4])), [3, 1])
+
+
+def test_the_benchmark_of_the_tree_runs():
+    program = Path(__file__).parents[1] / "benchmarks" / "tree.py"
+    done = subprocess.run([sys.executable, str(program), "--quick"], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "update" in done.stdout
+    assert "numpy search" in done.stdout

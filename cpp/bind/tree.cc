@@ -1,7 +1,8 @@
 // SumTree with a random stream of its own, for tests and benchmarks.
 #include "tree.h"
 
-#include <cmath>
+#include <algorithm>
+#include <limits>
 
 #include "bind.h"
 
@@ -13,19 +14,23 @@ namespace {
 using Indices = py::array_t<int64_t, py::array::c_style>;
 using Doubles = py::array_t<double, py::array::c_style>;
 
+constexpr double kLargest = std::numeric_limits<double>::max();
+
 struct PyTree {
   PyTree(size_t capacity, uint64_t seed, bool simd) : tree(capacity, simd), random(seed) {}
 
   std::vector<uint32_t> checked(const Indices& indices) const {
-    std::vector<uint32_t> result(static_cast<size_t>(indices.size()));
-    for (size_t i = 0; i < result.size(); ++i) {
-      const int64_t index = indices.data()[i];
-      if (index < 0 || static_cast<size_t>(index) >= tree.capacity()) {
-        throw py::index_error("index " + std::to_string(index) + " is not in a tree of " + std::to_string(tree.capacity()) + " leaves");
-      }
-      result[i] = static_cast<uint32_t>(index);
+    const size_t n = static_cast<size_t>(indices.size()), capacity = tree.capacity();
+    const int64_t* given = indices.data();
+    std::vector<uint32_t> result(n);
+    bool fine = true;
+    for (size_t i = 0; i < n; ++i) {
+      fine &= static_cast<uint64_t>(given[i]) < capacity;
+      result[i] = static_cast<uint32_t>(given[i]);
     }
-    return result;
+    if (fine) return result;
+    const int64_t wrong = *std::find_if(given, given + n, [capacity](int64_t index) { return static_cast<uint64_t>(index) >= capacity; });
+    throw py::index_error("index " + std::to_string(wrong) + " is not in a tree of " + std::to_string(capacity) + " leaves");
   }
 
   void update(const Indices& indices, const Doubles& weights) {
@@ -33,11 +38,10 @@ struct PyTree {
       throw py::value_error(std::to_string(indices.size()) + " indices with " + std::to_string(weights.size()) + " weights");
     }
     const std::vector<uint32_t> at = checked(indices);
-    for (size_t i = 0; i < at.size(); ++i) {
-      const double weight = weights.data()[i];
-      if (!std::isfinite(weight) || weight < 0) throw py::value_error("weights[" + std::to_string(i) + "] is not a finite number >= 0");
-    }
-    tree.set(at.data(), weights.data(), at.size());
+    const double* given = weights.data();
+    const double* wrong = std::find_if(given, given + at.size(), [](double weight) { return !(weight >= 0 && weight <= kLargest); });
+    if (wrong != given + at.size()) throw py::value_error("weights[" + std::to_string(wrong - given) + "] is not a finite number >= 0");
+    tree.set(at.data(), given, at.size());
   }
 
   Indices draw(size_t n, bool stratified) {

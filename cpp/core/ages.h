@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -14,7 +15,7 @@ namespace memsvc {
 class Ages {
  public:
   void note(const std::string& topic, int64_t version, uint64_t key) {
-    topics_[topic][version].push_back(key);
+    topics_[topic][version].keys.push_back(key);
     ++notes_;
   }
   uint64_t notes() const { return notes_; }
@@ -24,18 +25,20 @@ class Ages {
     notes_ = 0;
   }
 
-  // Takes the notes of versions below `oldest` and calls stale(key) for each.
+  // Takes notes of versions below `oldest`, the oldest first, and calls stale(key) for each, but for no more than `most`. Whether some are left.
   template <typename Stale>
-  void take_below(const std::string& topic, int64_t oldest, const Stale& stale) {
+  bool take_below(const std::string& topic, int64_t oldest, size_t most, const Stale& stale) {
     const auto found = topics_.find(topic);
-    if (found == topics_.end()) return;
+    if (found == topics_.end()) return false;
     auto& versions = found->second;
-    while (!versions.empty() && versions.begin()->first < oldest) {
-      const std::vector<uint64_t> keys = std::move(versions.begin()->second);
-      versions.erase(versions.begin());
-      notes_ -= keys.size();
-      for (const uint64_t key : keys) stale(key);
+    for (; !versions.empty() && versions.begin()->first < oldest; versions.erase(versions.begin())) {
+      Notes& notes = versions.begin()->second;
+      for (; notes.taken < notes.keys.size(); --most, --notes_) {
+        if (most == 0) return true;
+        stale(notes.keys[notes.taken++]);
+      }
     }
+    return false;
   }
 
   // Forgets notes for which holds(key) is false, and doubled ones.
@@ -43,18 +46,24 @@ class Ages {
   void prune(const Holds& holds) {
     notes_ = 0;
     for (auto& [topic, versions] : topics_) {
-      for (auto& [version, keys] : versions) {
+      for (auto& [version, notes] : versions) {
+        auto& keys = notes.keys;
+        keys.erase(keys.begin(), keys.begin() + static_cast<std::ptrdiff_t>(std::exchange(notes.taken, 0)));
         std::erase_if(keys, [&holds](uint64_t key) { return !holds(key); });
         std::sort(keys.begin(), keys.end());
         keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
         notes_ += keys.size();
       }
-      std::erase_if(versions, [](const auto& one) { return one.second.empty(); });
+      std::erase_if(versions, [](const auto& one) { return one.second.keys.empty(); });
     }
   }
 
  private:
-  std::map<std::string, std::map<int64_t, std::vector<uint64_t>>> topics_;
+  struct Notes {
+    std::vector<uint64_t> keys;
+    size_t taken = 0;  // of the first ones
+  };
+  std::map<std::string, std::map<int64_t, Notes>> topics_;
   uint64_t notes_ = 0;
 };
 

@@ -11,8 +11,8 @@ double weight_of(const TableSpec& spec, double p, double exponent) { return spec
 
 void Caches::place(Arena* arena, uint32_t entries, uint64_t holds) {
   draws_.place(arena, entries);
-  places_ = arena->take<uint32_t>(items_->capacity());
-  if (arena->mapped()) std::fill_n(places_, items_->capacity(), settled(nullptr));
+  places_ = arena->take<uint32_t>(items_->places());
+  if (arena->mapped()) std::fill_n(places_, items_->places(), settled(nullptr));
   holds_ = holds;
   expect(kFirstStock);
 }
@@ -20,7 +20,7 @@ void Caches::place(Arena* arena, uint32_t entries, uint64_t holds) {
 Population Caches::population() const {
   if (replaces()) return {lanes_->total(), lanes_->population(), lanes_->min_weight()};
   uint64_t queued = 0;
-  for (const auto& lane : lanes_->all()) queued += lane->queue.length;
+  for (const uint64_t length : lanes_->sums().queued) queued += length;
   return {static_cast<double>(queued), queued, queued > 0 ? 1.0 : 0.0};
 }
 
@@ -81,6 +81,7 @@ bool Caches::queue_late(Lane* lane, uint32_t item, double weight) {
   if (places_[item] >= Raised::kAbsent) places_[item] = settled(lane);
   while (draws_.used() >= draws_.capacity() / 2 && shorten()) {
   }
+  lane->touch();
   if (draws_.append(&lane->queue, item, weight, lane->segment())) return true;
   items_->unpin(item);
   ++given_way_;
@@ -110,6 +111,7 @@ void Caches::drop_front(Lane* lane, uint64_t draws) {
   lane->fruitless -= std::min(lane->fruitless, many);
   for (uint64_t i = 0; i < many; ++i) draws_.pop(&lane->queue);
   draws_.commit(&lane->queue, before, [this](uint32_t item) { items_->unpin(item); });
+  lane->touch();
   settle(lane);
 }
 
@@ -126,20 +128,22 @@ void Caches::trim(Lane* lane) {
 
 // The oldest draw of the actor with the largest excess over its target goes. False when all queues are empty.
 bool Caches::shorten() {
-  Lane* richest = nullptr;
+  const Lanes::Sums& sums = lanes_->sums();
+  size_t richest = sums.total.size();
   double most = 0;
   const double total = lanes_->total();
-  for (const auto& lane : lanes_->all()) {
-    if (lane->queue.length == 0) continue;
-    const double share = total > 0 ? lane->total() / total : 0;
-    const double excess = static_cast<double>(lane->queue.length) - static_cast<double>(expected_) * share;
-    if (!richest || excess > most) {
-      richest = lane.get();
+  const double per_weight = total > 0 ? static_cast<double>(expected_) / total : 0;
+  for (size_t i = 0; i < sums.total.size(); ++i) {
+    if (sums.queued[i] == 0) continue;
+    const double excess = static_cast<double>(sums.queued[i]) - sums.total[i] * per_weight;
+    if (richest == sums.total.size() || excess > most) {
+      richest = i;
       most = excess;
     }
   }
-  if (richest) drop_front(richest, 1);
-  return richest;
+  if (richest == sums.total.size()) return false;
+  drop_front(lanes_->all()[richest].get(), 1);
+  return true;
 }
 
 bool Caches::give_way() {
@@ -175,6 +179,7 @@ void Caches::update(Lane* lane, uint32_t item, double weight) {
     items_->set_value(item, 0);
     if (lane && items_->pins(item) > 0) {
       draws_.erase(&lane->queue, item, [this](uint32_t gone) { items_->unpin(gone); });
+      lane->touch();
       settle(lane);
     }
     return;

@@ -58,6 +58,11 @@ class Caches {
 
   // What a learner's priority makes of an item's weight: factor * (p * scale)^exponent, as its actor weighs (without one: with these).
   double weigh(const Lane* lane, uint32_t item, double p, double scale) const;
+  // What update() of this item touches.
+  void prefetch(uint32_t item) const {
+    items_->prefetch_links(item);
+    __builtin_prefetch(&places_[item], 1);
+  }
   // A learner's update, or with 0 a deletion, as part of the lane's open feedback: weight becomes w_now at once.
   void update(Lane* lane, uint32_t item, double weight);
   // A held item has become too stale by the lane's newest version: w_now is 0, and W_k and N_k are without it. False when w_now was 0 already.
@@ -87,13 +92,18 @@ class Caches {
     bool starved;
   };
 
+  struct Active {
+    size_t lane;
+    double mass;  // the weight that places are shared out by
+  };
+
   uint64_t target(const Lane& lane, double total) const;
   bool replaces() const { return spec_.select != Select::kWithoutReplacement; }
   // The place of an item whose w_now was set under the lane's exponent, outside Raised.
   static uint32_t settled(const Lane* lane) { return Raised::kAbsent | ((lane ? lane->era : 0) & 0x3FFFFFFF); }
-  double mass(const Lane& lane) const { return replaces() ? lane.total() : static_cast<double>(lane.queue.length); }
   void set(uint32_t item, const Lane* lane, double weight);
   size_t choose(size_t batch, uint32_t* items, double* weights);
+  Touched& touch(size_t lane);
   const Segment& front(Touched* touched) const;
   bool take_raised(Touched* touched, uint32_t* item, double* weight);
   bool take(Touched* touched, uint32_t* item, double* weight);
@@ -112,8 +122,10 @@ class Caches {
   uint64_t holds_ = kFirstStock;
   uint64_t largest_ = 0;  // batch that a learner asked for
   uint64_t given_way_ = 0;
-  std::vector<Touched> touched_;  // of the draw under way
-  std::vector<size_t> active_;    // of the draw under way: places in touched_
+  std::vector<Touched> touched_;   // of the draw under way
+  std::vector<uint32_t> touches_;  // a lane's place in it, or kNone
+  std::vector<Active> active_;     // of the draw under way: lanes with draws
+  std::vector<size_t> empty_;      // and those that should have some
 };
 
 }  // namespace memsvc

@@ -60,30 +60,33 @@ bool Caches::take(Touched* touched, uint32_t* item, double* weight) {
 // Fills places until the queues are used up; returns how many. Strata are equal slices of the active actors' weight; when an actor's queue ends,
 // the places that are left get strata of their own over the others, or those before the ended actor would get none of them.
 size_t Caches::choose(size_t batch, uint32_t* items, double* weights) {
+  const Lanes::Sums& sums = lanes_->sums();
   touched_.clear();
   active_.clear();
-  for (const auto& lane : lanes_->all()) {
-    const bool empty = lane->queue.length == 0;
-    if (!(lane->total() > 0) && (replaces() || empty)) continue;
-    if (!empty) active_.push_back(touched_.size());
-    touched_.push_back({lane.get(), lane->queue, 0, 0, 0, 0, empty && !lane->left});
+  empty_.clear();
+  touches_.assign(sums.total.size(), kNone);
+  for (size_t i = 0; i < sums.total.size(); ++i) {
+    const bool weighs = sums.total[i] > 0;
+    if (sums.queued[i] > 0 && (weighs || !replaces())) active_.push_back({i, replaces() ? sums.total[i] : static_cast<double>(sums.queued[i])});
+    if (sums.queued[i] == 0 && weighs) empty_.push_back(i);
   }
   size_t place = 0;
   while (place < batch && !active_.empty()) {
     double sum = 0;
-    for (const size_t i : active_) sum += mass(*touched_[i].lane);
+    for (const Active& one : active_) sum += one.mass;
     const size_t start = place;
     const double slice = sum / static_cast<double>(batch - start);
     size_t at = 0;
-    double upto = mass(*touched_[active_[0]].lane);
+    double upto = active_[0].mass;
     while (place < batch) {
       const double stratum = (static_cast<double>(place - start) + random_->uniform()) * slice;
-      while (stratum >= upto && at + 1 < active_.size()) upto += mass(*touched_[active_[++at]].lane);
-      Touched& chosen = touched_[active_[at]];
+      while (stratum >= upto && at + 1 < active_.size()) upto += active_[++at].mass;
+      Touched& chosen = touch(active_[at].lane);
       if (take(&chosen, &items[place], &weights[place])) {
         ++chosen.drawn;
         ++place;
       }
+      if (!replaces()) active_[at].mass = static_cast<double>(chosen.lane->queue.length);
       if (chosen.lane->queue.length == 0) {
         if (place < batch) chosen.starved = !chosen.lane->left;
         active_.erase(active_.begin() + static_cast<std::ptrdiff_t>(at));
@@ -92,6 +95,15 @@ size_t Caches::choose(size_t batch, uint32_t* items, double* weights) {
     }
   }
   return place;
+}
+
+Caches::Touched& Caches::touch(size_t lane) {
+  if (touches_[lane] == kNone) {
+    touches_[lane] = static_cast<uint32_t>(touched_.size());
+    Lane* of = lanes_->all()[lane].get();
+    touched_.push_back({of, of->queue, 0, 0, 0, 0, false});
+  }
+  return touched_[touches_[lane]];
 }
 
 void Caches::undo() {
@@ -112,9 +124,14 @@ bool Caches::draw(size_t batch, uint32_t* items, double* weights) {
     for (const Touched& touched : touched_) {
       if (touched.lane->queue.length == 0) touched.lane->fruitless = touched.before.length - touched.age_draws;
     }
+    for (const size_t lane : empty_) lanes_->all()[lane]->fruitless = 0;
     undo();
     *random_ = before;
     return false;
+  }
+  for (const size_t i : empty_) {
+    Lane* lane = lanes_->all()[i].get();
+    lane->starved += !lane->left;
   }
   for (Touched& touched : touched_) {
     Lane* lane = touched.lane;
@@ -125,6 +142,7 @@ bool Caches::draw(size_t batch, uint32_t* items, double* weights) {
     if (lane->queue.length == touched.before.length) continue;
     lane->fruitless -= std::min(lane->fruitless, touched.before.length - lane->queue.length - touched.age_draws);
     draws_.commit(&lane->queue, touched.before, [this](uint32_t item) { items_->unpin(item); });
+    lane->touch();
     settle(lane);
   }
   return true;

@@ -5,10 +5,19 @@
 #include <cstring>
 #include <limits>
 
+#include "stream.h"
+
 namespace memsvc {
 namespace {
 
-constexpr size_t kSmallRow = 512;  // rows up to this size are fetched whole, ahead of the copy; larger ones the hardware follows by itself
+constexpr size_t kFetched = 512;      // of each row that comes soon so many bytes are fetched; the rest the processor follows by itself
+constexpr size_t kFetchAhead = 8192;  // bytes of rows on their way to the second-level cache during the copy: the first one is no larger than a batch
+constexpr size_t kPlanAhead = 32;     // items on their way while others are planned
+// Fields from this size on are written past the caches, in batches from that size on: of smaller ones the reader still finds in a cache what a
+// batch of megabytes would only sweep out of it.
+constexpr size_t kStreamField = 4096;
+constexpr size_t kStreamBatch = size_t{2} << 20;
+constexpr size_t kPart = size_t{512} << 10;  // of a batch that several threads copy: some 40 us, much longer than to begin one
 
 // A call to memcpy costs more than a small field.
 inline void move_bytes(uint8_t* to, const uint8_t* from, size_t n) {
@@ -16,6 +25,9 @@ inline void move_bytes(uint8_t* to, const uint8_t* from, size_t n) {
     std::memcpy(to, from, 4);
   } else if (n == 8) {
     std::memcpy(to, from, 8);
+  } else if (n >= 16 && n < 32) {
+    std::memcpy(to, from, 16);
+    std::memcpy(to + n - 16, from + n - 16, 16);
   } else if (n >= 32 && n <= 128) {
     // Whole pieces of 32, and one that ends where the field does.
     for (size_t at = 0; at + 32 < n; at += 32) std::memcpy(to + at, from + at, 32);
@@ -45,24 +57,35 @@ void store_at(uint8_t* column, size_t i, T value) {
 
 }  // namespace
 
-Gather::Gather(const TableSpec& spec, const Schema& schema, size_t batch, uint8_t* out) : spec_(spec), batch_(batch), places_(batch) {
+Gather::Gather(const TableSpec& spec, const Schema& schema, size_t batch, uint8_t* out)
+    : spec_(spec), batch_(batch), plain_(spec.kind == Kind::kStep), places_(batch) {
   std::vector<size_t> offsets;
-  spec.batch_bytes(batch, &offsets);
+  const bool large = spec.batch_bytes(batch, &offsets) >= kStreamBatch;
   for (size_t c = 0; c < spec.columns.size(); ++c) {
     const Column& column = spec.columns[c];
     columns_.push_back(out + offsets[c]);
     if (!from_rows(column.origin)) continue;
     const Field& field = schema.fields()[static_cast<size_t>(column.field)];
-    moves_.push_back({column.origin, columns_.back(), column.bytes, field.offset, field.bytes});
+    moves_.push_back({column.origin, columns_.back(), column.bytes, field.offset, field.bytes, large && field.bytes >= kStreamField});
+    plain_ = plain_ && column.origin == Origin::kField;
+    streams_ = streams_ || moves_.back().stream;
   }
 }
 
 void Gather::plan(const Items& items, const uint32_t* chosen, const double* weights, const Population& population, Store* store) {
-  for (size_t i = 0; i < batch_; ++i) items.prefetch_item(chosen[i]);
-  for (size_t i = 0; i < batch_; ++i) store->prefetch_slot(items.first(chosen[i]));
+  for (size_t i = 0; i < std::min(2 * kPlanAhead, batch_); ++i) items.prefetch_item(chosen[i]);
+  for (size_t i = 0; i < std::min(kPlanAhead, batch_); ++i) store->prefetch_slot(items.first(chosen[i]));
   slots_.reserve(batch_);
   for (size_t i = 0; i < batch_; ++i) {
+    if (i + 2 * kPlanAhead < batch_) items.prefetch_item(chosen[i + 2 * kPlanAhead]);
+    if (i + kPlanAhead < batch_) store->prefetch_slot(items.first(chosen[i + kPlanAhead]));
     const uint32_t item = chosen[i];
+    if (plain_) {
+      places_[i] = {i, 1, 1, 0};
+      slots_.push_back(items.first(item));
+      store->hold(slots_.back());
+      continue;
+    }
     const Window window = items.window(item);
     Place& place = places_[i];
     place = {slots_.size(), window.rows(), items.span(item), items.head(item)};
@@ -70,75 +93,124 @@ void Gather::plan(const Items& items, const uint32_t* chosen, const double* weig
     items.rows(window, items.first(item), &slots_[place.begin]);
     for (uint32_t row = 0; row < place.rows; ++row) store->hold(slots_[place.begin + row]);
   }
-  scalars(items, chosen, weights, population);
+  weights_ = weights;
+  population_ = population;
+  beta_ = spec_.beta;
+  scalars(items, chosen);
 }
 
-// Everything that is no row: keys, P(i) = w / W, importance weights (DEFINITIONS 6), versions, computed columns, lengths and masks.
-void Gather::scalars(const Items& items, const uint32_t* chosen, const double* weights, const Population& population) {
-  double lowest = population.min_weight;
-  if (spec_.normalize == Normalize::kBatch || lowest == 0) {
-    // Of items read by key some may have no weight.
-    lowest = std::numeric_limits<double>::infinity();
-    for (size_t i = 0; i < batch_; ++i) lowest = weights[i] > 0 ? std::min(lowest, weights[i]) : lowest;
-  }
-  const bool ordered = spec_.ordered();  // what an order says is certain
-  const double scale = spec_.normalize == Normalize::kNone ? population.total / static_cast<double>(population.count) : lowest;
+// What is said of an item beside its rows and its chances: key, version, computed columns, length and mask.
+void Gather::scalars(const Items& items, const uint32_t* chosen) {
   for (size_t c = 0; c < spec_.columns.size(); ++c) {
     const Column& column = spec_.columns[c];
     uint8_t* out = columns_[c];
-    if (from_rows(column.origin)) continue;
-    for (size_t i = 0; i < batch_; ++i) {
-      const uint32_t item = chosen[i];
-      switch (column.origin) {
-        case Origin::kKey:
-          store_at<uint64_t>(out, i, items.key(item));
-          break;
-        case Origin::kProbability:
-          store_at<double>(out, i, weights[i] > 0 ? weights[i] / population.total : 0);
-          break;
-        case Origin::kWeight: {
-          const double base = weights[i] > 0 ? (ordered ? 1 : scale / weights[i]) : 0;
-          store_at<float>(out, i, static_cast<float>(base == 1 || spec_.beta == 0 ? 1 : std::pow(base, spec_.beta)));
-          break;
-        }
-        case Origin::kVersion:
-          store_at<int64_t>(out, i, items.version(item));
-          break;
-        case Origin::kLength:
-          store_at<int32_t>(out, i, static_cast<int32_t>(items.span(item)));
-          break;
-        case Origin::kMask:
+    switch (column.origin) {
+      case Origin::kKey:
+        for (size_t i = 0; i < batch_; ++i) store_at<uint64_t>(out, i, items.key(chosen[i]));
+        break;
+      case Origin::kVersion:
+        for (size_t i = 0; i < batch_; ++i) store_at<int64_t>(out, i, items.version(chosen[i]));
+        break;
+      case Origin::kLength:
+        for (size_t i = 0; i < batch_; ++i) store_at<int32_t>(out, i, static_cast<int32_t>(items.span(chosen[i])));
+        break;
+      case Origin::kMask:
+        for (size_t i = 0; i < batch_; ++i) {
           std::memset(out + i * column.bytes, 1, places_[i].span);
           std::memset(out + i * column.bytes + places_[i].span, 0, column.bytes - places_[i].span);
-          break;
-        case Origin::kMade:
-          move_bytes(out + i * column.bytes, items.made(item) + column.made_offset, column.bytes);
-          break;
-        default:
-          break;
-      }
+        }
+        break;
+      case Origin::kMade:
+        for (size_t i = 0; i < batch_; ++i) move_bytes(out + i * column.bytes, items.made(chosen[i]) + column.made_offset, column.bytes);
+        break;
+      default:  // from rows, or chances()
+        break;
     }
   }
 }
 
-void Gather::copy(const Store& store) const {
-  if (store.stride() <= kSmallRow) {
-    for (const uint32_t slot : slots_) {
-      const uint8_t* row = store.row(slot);
-      for (size_t at = 0; at < store.stride(); at += 64) __builtin_prefetch(row + at);
+// P(i) = w / W, and importance weights (DEFINITIONS 6).
+void Gather::chances() const {
+  double lowest = population_.min_weight;
+  if (spec_.normalize == Normalize::kBatch || lowest == 0) {
+    // Of items read by key some may have no weight.
+    lowest = std::numeric_limits<double>::infinity();
+    for (size_t i = 0; i < batch_; ++i) lowest = weights_[i] > 0 ? std::min(lowest, weights_[i]) : lowest;
+  }
+  const bool ordered = spec_.ordered();  // what an order says is certain
+  const double scale = spec_.normalize == Normalize::kNone ? population_.total / static_cast<double>(population_.count) : lowest;
+  for (size_t c = 0; c < spec_.columns.size(); ++c) {
+    uint8_t* out = columns_[c];
+    if (spec_.columns[c].origin == Origin::kProbability) {
+      for (size_t i = 0; i < batch_; ++i) store_at<double>(out, i, weights_[i] > 0 ? weights_[i] / population_.total : 0);
+    }
+    if (spec_.columns[c].origin != Origin::kWeight) continue;
+    for (size_t i = 0; i < batch_; ++i) {
+      const double base = weights_[i] > 0 ? (ordered ? 1 : scale / weights_[i]) : 0;
+      store_at<float>(out, i, static_cast<float>(base == 1 || beta_ == 0 ? 1 : std::pow(base, beta_)));
     }
   }
-  for (size_t i = 0; i < batch_; ++i) item(store, i);
+}
+
+inline void Gather::transfer(const Move& move, uint8_t* to, const uint8_t* row, const uint8_t* next) {
+  if (move.stream) {
+    stream_part(to, row + move.offset, move.bytes, next + move.offset);
+  } else {
+    move_bytes(to, row + move.offset, move.bytes);
+  }
+}
+
+void Gather::copy(const Store& store, Crew* crew) const {
+  size_t item_bytes = 0;
+  for (const Move& move : moves_) item_bytes += move.item_bytes;
+  const size_t parts = std::clamp<size_t>(batch_ * item_bytes / kPart, 1, std::max<size_t>(batch_, 1));
+  if (parts == 1) {
+    copy_items(store, 0, batch_);
+    return;
+  }
+  crew->share(parts, [&](size_t part) { copy_items(store, batch_ * part / parts, batch_ * (part + 1) / parts); });
+}
+
+void Gather::copy_items(const Store& store, size_t begin, size_t end) const {
+  if (begin == end) return;
+  const size_t fetched = std::min(kFetched, store.stride());
+  const size_t rows_ahead = std::max<size_t>(kFetchAhead / store.stride(), 1);
+  const size_t last = places_[end - 1].begin + places_[end - 1].rows;
+  size_t ahead = places_[begin].begin;
+  const auto fetch = [&](size_t upto) {
+    for (; ahead < std::min(upto, last); ++ahead) {
+      const uint8_t* row = store.row(slots_[ahead]);
+      for (size_t at = 0; at < fetched; at += 64) __builtin_prefetch(row + at, 0, 2);
+      __builtin_prefetch(row + fetched - 1, 0, 2);
+    }
+  };
+  fetch(ahead + rows_ahead);
+  if (begin == 0) chances();
+  for (size_t i = begin; i < end; ++i) {
+    fetch(places_[i].begin + places_[i].rows + rows_ahead);
+    if (plain_) {
+      const uint8_t* row = store.row(slots_[i]);
+      const uint8_t* next = store.row(slots_[std::min(i + 1, batch_ - 1)]);
+      for (const Move& move : moves_) transfer(move, move.out + i * move.bytes, row, next);
+    } else {
+      item(store, i);
+    }
+  }
+  if (streams_) end_streaming();
 }
 
 void Gather::item(const Store& store, size_t i) const {
   const Place& place = places_[i];
-  const uint32_t* slots = &slots_[place.begin];
   const bool sequence = spec_.kind == Kind::kSequence;
   const uint32_t steps = sequence ? place.span : 1;
   const uint32_t last = place.rows - 1;
   const uint32_t frames = spec_.frame_stack;
 
+  // The row behind the one that is copied is, mostly, what is copied next.
+  const auto put = [&](const Move& move, uint8_t* to, uint32_t row) {
+    const size_t at = place.begin + row;
+    transfer(move, to, store.row(slots_[at]), store.row(slots_[std::min(at + 1, slots_.size() - 1)]));
+  };
   // A stack that ends at row `end` of the window; `head` rows before it belong to the episode (DEFINITIONS 3).
   const auto stack = [&](const Move& move, uint8_t* to, uint32_t end, uint32_t head) {
     for (uint32_t frame = 0; frame < frames; ++frame, to += move.bytes) {
@@ -146,7 +218,7 @@ void Gather::item(const Store& store, size_t i) const {
       if (back > head && spec_.pad == Pad::kZero) {
         std::memset(to, 0, move.bytes);
       } else {
-        move_bytes(to, store.row(slots[end - std::min(back, head)]) + move.offset, move.bytes);
+        put(move, to, end - std::min(back, head));
       }
     }
   };
@@ -156,14 +228,14 @@ void Gather::item(const Store& store, size_t i) const {
     uint8_t* const end = to + move.item_bytes;
     switch (move.origin) {
       case Origin::kField:
-        for (uint32_t step = 0; step < steps; ++step, to += move.bytes) move_bytes(to, store.row(slots[place.head + step]) + move.offset, move.bytes);
+        for (uint32_t step = 0; step < steps; ++step, to += move.bytes) put(move, to, place.head + step);
         break;
       case Origin::kStack:
         stack(move, to, place.head, place.head);
         to += frames * move.bytes;
         break;
       case Origin::kNext:
-        move_bytes(to, store.row(slots[last]) + move.offset, move.bytes);
+        put(move, to, last);
         to += move.bytes;
         break;
       case Origin::kNextStack:
@@ -171,7 +243,7 @@ void Gather::item(const Store& store, size_t i) const {
         to += frames * move.bytes;
         break;
       default:  // Origin::kInitial: the state that was the input of the window's first step
-        move_bytes(to, store.row(slots[place.head]) + move.offset, move.bytes);
+        put(move, to, place.head);
         to += move.bytes;
         break;
     }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "crew.h"
 #include "items.h"
 #include "schema.h"
 #include "store.h"
@@ -23,9 +24,10 @@ class Gather {
   // `out`: spec.batch_bytes(batch) bytes at a multiple of 8; spec and schema outlive the gather.
   Gather(const TableSpec& spec, const Schema& schema, size_t batch, uint8_t* out);
 
-  // items[batch] with weights w_now; every item's rows get a reference, so that they outlive their items.
+  // items[batch] with weights w_now, which stay until copy() has returned; every item's rows get a reference, so that they outlive their items.
   void plan(const Items& items, const uint32_t* chosen, const double* weights, const Population& population, Store* store);
-  void copy(const Store& store) const;
+  // Large batches are shared out to the crew.
+  void copy(const Store& store, Crew* crew) const;
   void release(Store* store) const;
 
  private:
@@ -36,6 +38,7 @@ class Gather {
     size_t item_bytes;  // of the column
     size_t offset;      // of the field in its row
     size_t bytes;       // of the field
+    bool stream;        // past the caches
   };
   struct Place {
     size_t begin;  // in slots_
@@ -43,13 +46,21 @@ class Gather {
     uint32_t span;
     uint32_t head;
   };
-  void scalars(const Items& items, const uint32_t* chosen, const double* weights, const Population& population);
+  void scalars(const Items& items, const uint32_t* chosen);
+  void chances() const;
+  static void transfer(const Move& move, uint8_t* to, const uint8_t* row, const uint8_t* next);
+  void copy_items(const Store& store, size_t begin, size_t end) const;
   void item(const Store& store, size_t i) const;
 
   const TableSpec& spec_;
   const size_t batch_;
+  bool plain_;            // an item is one row, and every move a field of it
+  bool streams_ = false;  // some move does
   std::vector<Move> moves_;
   std::vector<uint8_t*> columns_;  // begin of every column
+  const double* weights_ = nullptr;
+  Population population_;
+  double beta_ = 0;  // as of plan(): it may change while running
   std::vector<Place> places_;
   std::vector<uint32_t> slots_;
 };

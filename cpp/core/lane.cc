@@ -19,7 +19,7 @@ void Lane::report(const CacheHead& head) {
   head_ = head;
   news_ = {news_.id + 1, head.total, std::max(news_.applied, head.applied), head.steps};
   while (!changes_.empty() && changes_.front().number <= news_.applied) changes_.pop_front();
-  stale_ = true;
+  changed();
   tidy();
 }
 
@@ -73,7 +73,7 @@ void Lane::change(double before, double after) {
   last.total += after - before;
   last.population += more_positive(before, after);
   if (after > 0) last.min_weight = std::min(last.min_weight, after);
-  stale_ = true;
+  changed();
 }
 
 void Lane::unchange(uint64_t number, double before, double after) {
@@ -81,7 +81,7 @@ void Lane::unchange(uint64_t number, double before, double after) {
   if (at == changes_.end()) return;
   at->total -= after - before;
   at->population -= more_positive(before, after);
-  stale_ = true;
+  changed();
 }
 
 bool Lane::take_feedback(uint64_t* number, std::vector<uint64_t>* keys, std::vector<double>* priorities) {
@@ -96,14 +96,14 @@ void Lane::age(double weight) {
   if (aged_.empty() || aged_.back().newest != newest) aged_.push_back({newest, 0, 0});
   aged_.back().total += weight;
   ++aged_.back().population;
-  stale_ = true;
+  changed();
 }
 
 void Lane::void_change(uint64_t number, double before, double after) {
   if (voids_.empty() || voids_.back().newest != newest || voids_.back().number != number) voids_.push_back({newest, number, 0, 0});
   voids_.back().total += after - before;
   voids_.back().population += more_positive(before, after);
-  stale_ = true;
+  changed();
 }
 
 void Lane::start_again() {
@@ -112,13 +112,13 @@ void Lane::start_again() {
   changes_.clear();
   aged_.clear();
   voids_.clear();
-  stale_ = true;
+  changed();
 }
 
 void Lane::tidy() {
   // Called for every draw: nothing is summed anew where nothing has gone.
-  for (; !aged_.empty() && aged_.front().newest <= head_.newest; aged_.pop_front()) stale_ = true;
-  if (!voids_.empty() && std::erase_if(voids_, [this](const Void& one) { return one.number <= news_.applied; }) > 0) stale_ = true;
+  for (; !aged_.empty() && aged_.front().newest <= head_.newest; aged_.pop_front()) changed();
+  if (!voids_.empty() && std::erase_if(voids_, [this](const Void& one) { return one.number <= news_.applied; }) > 0) changed();
 }
 
 Lane* Lanes::find(uint64_t actor) const {
@@ -128,30 +128,64 @@ Lane* Lanes::find(uint64_t actor) const {
 
 Lane* Lanes::add(uint64_t actor, const std::string& name, const std::string& topic, int64_t newest) {
   lanes_.push_back(std::make_unique<Lane>(actor, name, topic, newest));
-  return lanes_.back().get();
+  Lane* lane = lanes_.back().get();
+  lane->news_of_ = &touched_;
+  lane->place_ = lanes_.size() - 1;
+  sums_.total.push_back(0);
+  sums_.min_weight.push_back(0);
+  sums_.population.push_back(0);
+  sums_.queued.push_back(0);
+  lane->touch();
+  return lane;
 }
 
 void Lanes::remove(uint64_t actor) {
-  std::erase_if(lanes_, [actor](const auto& lane) { return lane->actor == actor; });
+  const Lane* lane = find(actor);
+  if (!lane) return;
+  const auto at = static_cast<std::ptrdiff_t>(lane->place_);
+  std::erase(touched_, lane);
+  sums_.total.erase(sums_.total.begin() + at);
+  sums_.min_weight.erase(sums_.min_weight.begin() + at);
+  sums_.population.erase(sums_.population.begin() + at);
+  sums_.queued.erase(sums_.queued.begin() + at);
+  lanes_.erase(lanes_.begin() + at);
+  summed_ = false;
+  for (size_t i = static_cast<size_t>(at); i < lanes_.size(); ++i) lanes_[i]->place_ = i;
+}
+
+const Lanes::Sums& Lanes::sums() const {
+  for (Lane* lane : touched_) {
+    const size_t place = lane->place_;
+    lane->touched_ = false;
+    summed_ = summed_ && sums_.total[place] == lane->total();
+    sums_.total[place] = lane->total();
+    sums_.min_weight[place] = lane->min_weight();
+    sums_.population[place] = lane->population();
+    sums_.queued[place] = lane->queue.length;
+  }
+  touched_.clear();
+  return sums_;
 }
 
 double Lanes::total() const {
-  double sum = 0;
-  for (const auto& lane : lanes_) sum += lane->total();
-  return sum;
+  const Sums& now = sums();
+  if (!summed_) {
+    total_ = 0;
+    for (const double total : now.total) total_ += total;
+    summed_ = true;
+  }
+  return total_;
 }
 
 uint64_t Lanes::population() const {
   uint64_t sum = 0;
-  for (const auto& lane : lanes_) sum += lane->population();
+  for (const uint64_t population : sums().population) sum += population;
   return sum;
 }
 
 double Lanes::min_weight() const {
   double low = kInf;
-  for (const auto& lane : lanes_) {
-    if (lane->min_weight() > 0) low = std::min(low, lane->min_weight());
-  }
+  for (const double weight : sums().min_weight) low = weight > 0 ? std::min(low, weight) : low;
   return low == kInf ? 0 : low;
 }
 

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "actors.h"
 #include "cache.h"
 #include "draws.h"
 #include "raised.h"
@@ -81,6 +82,13 @@ class Lane {
   // Forgets what the newest report has settled.
   void tidy();
 
+  // W_k, N_k or the queue's length is another one: Lanes::sums() looks here again.
+  void touch() {
+    if (touched_ || !news_of_) return;
+    touched_ = true;
+    news_of_->push_back(this);
+  }
+
   // Draws that a learner may hope for: those queued, but for the fruitless, and those that wait for their payload.
   uint64_t stock() const { return queue.length - std::min(queue.length, fruitless) + waiting.size(); }
   // Whether the memory has lost the item.
@@ -108,6 +116,7 @@ class Lane {
   uint64_t age_draws = 0;
 
  private:
+  friend class Lanes;
   struct Change {
     uint64_t number;
     double total;
@@ -131,7 +140,14 @@ class Lane {
     return *this;
   }
   void sum_up() const;
+  void changed() {
+    stale_ = true;
+    touch();
+  }
 
+  std::vector<Lane*>* news_of_ = nullptr;  // touched lanes of the table
+  size_t place_ = 0;                       // among the table's lanes
+  bool touched_ = false;
   bool reported_ = false;
   CacheHead head_;
   Segment news_;
@@ -150,17 +166,53 @@ class Lane {
 // The lanes of a table, in the order of their actors' numbers.
 class Lanes {
  public:
+  // What every draw asks of all of them, side by side in their order: a thousand lanes are then a microsecond.
+  struct Sums {
+    std::vector<double> total, min_weight;
+    std::vector<uint64_t> population, queued;  // queued: the queue's length
+  };
+
+  Lanes() = default;
+  Lanes(const Lanes&) = delete;
   Lane* find(uint64_t actor) const;
   // A number larger than all before; `newest` version of its topic.
   Lane* add(uint64_t actor, const std::string& name, const std::string& topic = "default", int64_t newest = 0);
   void remove(uint64_t actor);
   const std::vector<std::unique_ptr<Lane>>& all() const { return lanes_; }
+  // Of now. O(lanes that were touched since the last call).
+  const Sums& sums() const;
   double total() const;         // W
   uint64_t population() const;  // N
   double min_weight() const;    // smallest positive one, 0 for none
 
  private:
   std::vector<std::unique_ptr<Lane>> lanes_;
+  mutable std::vector<Lane*> touched_;
+  mutable Sums sums_;
+  mutable bool summed_ = false;  // total_ is of these
+  mutable double total_ = 0;
+};
+
+// Lanes by the streams of keys, for a run of keys under one lock: the last ones found stay at hand.
+class Owners {
+ public:
+  Owners(const Actors& actors, const Lanes& lanes) : actors_(actors), lanes_(lanes) {}
+  // The lane of the actor whose stream it is; nullptr for none.
+  Lane* of(uint64_t stream) {
+    Known& known = known_[stream % kKnown];
+    if (known.stream != stream) known = {stream, lanes_.find(actors_.owner(stream))};
+    return known.lane;
+  }
+
+ private:
+  static constexpr size_t kKnown = 64;
+  struct Known {
+    uint64_t stream = ~uint64_t{0};
+    Lane* lane = nullptr;
+  };
+  const Actors& actors_;
+  const Lanes& lanes_;
+  Known known_[kKnown];
 };
 
 }  // namespace memsvc

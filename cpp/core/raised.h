@@ -33,6 +33,10 @@ class Raised {
   size_t size() const { return log_.size(); }
   bool has(uint32_t item) const { return places_[item] < kAbsent; }
 
+  // What add() of this item reads.
+  void prefetch(uint32_t item) const {
+    if (has(item)) __builtin_prefetch(&slots_[places_[item]], 1);
+  }
   // A learner's update with feedback `number` has changed the weight of a held item from `before` to what it is now.
   void add(uint64_t number, uint32_t item, double before);
   // The item's w_now has changed otherwise.

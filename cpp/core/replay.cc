@@ -10,12 +10,12 @@
 #include "cache.h"
 #include "gather.h"
 #include "intake.h"
+#include "lock.h"
 #include "sizing.h"
 #include "store.h"
 #include "table.h"
 
 namespace memsvc {
-
 struct Replay::State {
   State(const Schema& s, const std::vector<TableSpec>& specs, uint64_t seed_, uint64_t first_stream)
       : schema(s), seed(seed_), actors(first_stream), tables(make_tables(specs, seed_)) {}
@@ -44,6 +44,7 @@ struct Replay::State {
   }
 
   void retire_all(const Table& table) {
+    if (table.departed == 0) return;
     std::vector<uint64_t> done;
     for (const auto& lane : table.lanes.all()) {
       if (lane->left && table.finished(*lane)) done.push_back(lane->actor);
@@ -53,12 +54,14 @@ struct Replay::State {
 
   const Schema schema;
   const uint64_t seed;
-  mutable std::mutex mutex;  // guards everything below
+  mutable Lock mutex;  // guards everything below
   Arena arena;
   Store store;
   Actors actors;
   Tables tables;
   size_t bytes = 0;
+  // One core is left to who uses the batches.
+  Crew crew{std::clamp(std::thread::hardware_concurrency(), 2u, 4u) - 1};
 };
 
 Replay::Replay(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -193,7 +196,9 @@ bool Replay::allowance(uint64_t actor, size_t table, uint64_t* allowed, double* 
 
 void Replay::publish(const std::string& topic, int64_t version) {
   const std::lock_guard lock(state_->mutex);
-  for (const auto& table : state_->tables) table->publish(state_->actors, topic, version);
+  for (const auto& table : state_->tables) {
+    while (table->publish(state_->actors, topic, version)) state_->mutex.give_way();
+  }
 }
 
 bool Replay::take_feedback(uint64_t actor, size_t table, Feedback* out) {
@@ -242,7 +247,7 @@ bool Replay::draw(size_t table, size_t batch, uint8_t* out, uint64_t* population
     *population = drawn_from.count;
     *total = drawn_from.total;
   }
-  gather.copy(state_->store);
+  gather.copy(state_->store, &state_->crew);
   const std::lock_guard lock(state_->mutex);
   gather.release(&state_->store);
   return true;
@@ -284,7 +289,7 @@ size_t Replay::get(size_t table, const uint64_t* keys, size_t n, uint8_t* out, u
     gather = std::make_unique<Gather>(from.spec, state_->schema, found.size(), out);
     gather->plan(from.items, found.data(), weights.data(), now, &state_->store);
   }
-  gather->copy(state_->store);
+  gather->copy(state_->store, &state_->crew);
   const std::lock_guard lock(state_->mutex);
   gather->release(&state_->store);
   return found.size();
@@ -301,8 +306,16 @@ void Replay::configure(size_t table, const TableSpec& spec) {
 }
 
 UpdateResult Replay::update(size_t table, const uint64_t* keys, const double* priorities, size_t n) {
+  UpdateResult result;
   const std::lock_guard lock(state_->mutex);
-  return state_->tables[table]->update(state_->actors, keys, priorities, n);
+  for (size_t begin = 0; begin < n; begin += kPiece) {
+    if (begin > 0) state_->mutex.give_way();
+    UpdateResult piece = state_->tables[table]->update(state_->actors, keys + begin, priorities + begin, std::min(kPiece, n - begin));
+    result.applied += piece.applied;
+    result.stale += piece.stale;
+    result.refused.insert(result.refused.end(), piece.refused.begin(), piece.refused.end());
+  }
+  return result;
 }
 
 ReplayStats Replay::stats() const {

@@ -87,6 +87,7 @@ class Replay {
   std::vector<uint64_t> hungry(size_t table) const;
   // False where the table has no limiter. ahead: items that actors are ahead by.
   bool allowance(uint64_t actor, size_t table, uint64_t* allowed, double* ahead);
+  // What becomes too stale by it goes in pieces: pushes and draws get their turn meanwhile, and draws may still find some of it until this returns.
   void publish(const std::string& topic, int64_t version);
   bool take_feedback(uint64_t actor, size_t table, Feedback* out);
   std::vector<uint64_t> with_feedback(size_t table) const;
@@ -102,6 +103,8 @@ class Replay {
   size_t get(size_t table, const uint64_t* keys, size_t n, uint8_t* out, uint64_t* population, double* total);
   UpdateResult erase(size_t table, const uint64_t* keys, size_t n);
   void configure(size_t table, const TableSpec& spec);
+  // Of a key that comes twice the last priority counts. Long lists are applied in pieces, in their order: pushes, draws and others' updates get their
+  // turn between two pieces, and see those before. O(n).
   UpdateResult update(size_t table, const uint64_t* keys, const double* priorities, size_t n);
   ReplayStats stats() const;
   // Every numbered invariant of the store and the tables (I1 to I10, O1), while no push or draw is under way; the first broken one by number.

@@ -13,4 +13,9 @@ constexpr size_t kStreamBytes = 16 << 10;
 // other threads after any lock's release that follows, as those of memcpy are.
 void copy_streaming(uint8_t* to, const uint8_t* from, size_t n);
 
+// memcpy(to, from, n) by non-temporal stores, one of many that read all over the memory: as many bytes at `next`, where the following one will read
+// (any address), are fetched meanwhile. With AVX-512 or AVX2; else memcpy. Visible to other threads after a lock's release behind end_streaming().
+void stream_part(uint8_t* to, const uint8_t* from, size_t n, const uint8_t* next);
+void end_streaming();
+
 }  // namespace memsvc

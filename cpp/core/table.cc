@@ -1,7 +1,6 @@
 #include "table.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -44,6 +43,7 @@ void Table::leave(uint64_t actor) {
   gates.leave(actor);
   Lane* lane = lanes.find(actor);
   if (!lane) return;
+  departed += !lane->left;
   lane->left = true;
   // Nobody will send what these wait for.
   lane->waiting.clear();
@@ -55,6 +55,7 @@ void Table::remove(Lane* lane) {
   if (!whole()) caches.forget(lane);
   gates.leave(lane->actor);
   starved += lane->starved;
+  departed -= lane->left;
   lanes.remove(lane->actor);
 }
 
@@ -133,61 +134,6 @@ Reason Table::why_not(size_t batch, int64_t version) {
   return reason(have < batch ? Why::kStock : Why::kReady, have, batch);
 }
 
-UpdateResult Table::update(const Actors& actors, const uint64_t* keys, const double* priorities, size_t n) {
-  constexpr size_t kAhead = 16;
-  // A union's actors draw no caches: of learners' priorities they need the largest, if new items begin with it.
-  const bool feeds = !whole() || spec.source == Source::kMax;
-  UpdateResult result;
-  for (size_t i = 0; i < n; ++i) {
-    if (i + kAhead < n) items.prefetch(keys[i + kAhead]);
-    const double p = priorities[i];
-    if (!std::isfinite(p) || p < 0) {
-      result.refused.push_back(keys[i]);
-      continue;
-    }
-    Lane* lane = lanes.find(actors.owner(stream_of(keys[i])));
-    const uint32_t item = items.find(keys[i]);
-    // What the actor has no more, or may not draw any more, needs no priority.
-    const bool gone = lane && !whole() && (lane->lost(keys[i]) || (item != kNone && !spec.fresh(items.version(item), lane->newest)));
-    if (feeds && lane && !lane->left && !gone) lane->feed(keys[i], p);
-    // A union's item that comes back after its eviction must not be drawn before its rows are there: the old one's update is stale.
-    if (item == kNone || gone || (whole() && !items.published(item))) {
-      ++result.stale;
-      continue;
-    }
-    ++result.applied;
-    if (whole()) {
-      united.set(item, std::min(p * (lane ? lane->scale() : last_scale), 1e300));
-    } else {
-      caches.update(lane, item, caches.weigh(lane, item, p, last_scale));
-    }
-  }
-  if (whole()) united.flush();
-  stale += result.stale;
-  refused += result.refused.size();
-  return result;
-}
-
-UpdateResult Table::erase(const Actors& actors, const uint64_t* keys, size_t n) {
-  UpdateResult result;
-  if (!whole()) {
-    result = update(actors, keys, std::vector<double>(n).data(), n);
-  } else {
-    for (size_t i = 0; i < n; ++i) {
-      const uint32_t item = items.find(keys[i]);
-      if (item == kNone || !items.published(item)) {
-        ++result.stale;
-        continue;
-      }
-      drop(item);
-      ++result.applied;
-    }
-    united.flush();
-  }
-  deleted += result.applied;
-  return result;
-}
-
 void Table::configure(const Actors& actors, const TableSpec& to) {
   const bool paced = to.samples_per_insert != spec.samples_per_insert || to.tolerance != spec.tolerance;
   const bool judges = spec.max_staleness < 0 && to.max_staleness >= 0;
@@ -195,7 +141,7 @@ void Table::configure(const Actors& actors, const TableSpec& to) {
   spec.change(to);
   if (judges) {
     ages.clear();
-    for (uint32_t item = 0; item < items.capacity(); ++item) {
+    for (uint32_t item = 0; item < items.places(); ++item) {
       if (!items.live(item) || !items.published(item)) continue;
       const Lane* lane = lanes.find(actors.owner(stream_of(items.key(item))));
       note_age(lane ? lane->topic : "default", item);
@@ -208,7 +154,10 @@ void Table::configure(const Actors& actors, const TableSpec& to) {
     united.flush();
   }
   const auto known = newest_of;
-  for (const auto& [topic, version] : known) publish(actors, topic, version);
+  for (const auto& [topic, version] : known) {
+    while (publish(actors, topic, version)) {
+    }
+  }
 }
 
 int64_t Table::newest(const std::string& topic) const {
@@ -216,14 +165,14 @@ int64_t Table::newest(const std::string& topic) const {
   return at == newest_of.end() ? 0 : at->second;
 }
 
-void Table::publish(const Actors& actors, const std::string& topic, int64_t version) {
+bool Table::publish(const Actors& actors, const std::string& topic, int64_t version) {
   int64_t& newest = newest_of[topic];
   newest = std::max(newest, version);
   for (const auto& lane : lanes.all()) {
     if (lane->topic == topic) lane->newest = newest;
   }
-  if (spec.max_staleness < 0) return;
-  ages.take_below(topic, newest - spec.max_staleness, [&](uint64_t key) {
+  if (spec.max_staleness < 0) return false;
+  const bool more = ages.take_below(topic, newest - spec.max_staleness, kPiece, [&](uint64_t key) {
     const uint32_t item = items.find(key);
     // One that comes back is judged when its push is published.
     if (item == kNone || !items.published(item)) return;
@@ -235,6 +184,7 @@ void Table::publish(const Actors& actors, const std::string& topic, int64_t vers
     ++aged;
   });
   if (whole()) united.flush();
+  return more;
 }
 
 void Table::admit(const std::string& actor, const std::string& topic, uint32_t item, double priority) {
@@ -244,7 +194,7 @@ void Table::admit(const std::string& actor, const std::string& topic, uint32_t i
   const uint64_t key = items.key(item);
   if (quota.bounds()) quota.add(actor, key, items.episode(item), items.span(item));
   united.set(item, priority);
-  if (!spec.fresh(version, newest(topic))) {
+  if (spec.max_staleness >= 0 && !spec.fresh(version, newest(topic))) {
     drop(item);
     ++aged;
     return;
@@ -298,7 +248,7 @@ void Table::raise_floor(Lane* lane, uint64_t floor) {
     }
     return;
   }
-  for (uint32_t item = 0; item < items.capacity(); ++item) {
+  for (uint32_t item = 0; item < items.places(); ++item) {
     if (items.live(item) && stream_of(items.key(item)) == stream_of(floor) && items.key(item) < floor) lose(item);
   }
 }

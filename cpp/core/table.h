@@ -25,6 +25,8 @@
 
 namespace memsvc {
 
+constexpr size_t kPiece = 1024;  // items that are worked on under one hold of the lock: less than half a millisecond
+
 struct Table {
   Table(TableSpec settings, uint64_t seed)
       : spec(std::move(settings)), items(spec), random(seed), caches(spec, &items, &lanes, &random), quota(spec), limiter(spec) {}
@@ -66,8 +68,8 @@ struct Table {
   UpdateResult erase(const Actors& actors, const uint64_t* keys, size_t n);
   // Settings that may change while running (TableSpec::change).
   void configure(const Actors& actors, const TableSpec& to);
-  // A topic's newest version: what is too stale for it goes (DEFINITIONS 10).
-  void publish(const Actors& actors, const std::string& topic, int64_t version);
+  // A topic's newest version: what is too stale for it goes (DEFINITIONS 10), a piece of kPiece items a call; true as long as there is more.
+  bool publish(const Actors& actors, const std::string& topic, int64_t version);
   int64_t newest(const std::string& topic) const;
 
   // What limits.min_items compares with.
@@ -106,9 +108,12 @@ struct Table {
   double last_scale = 1;                                                               // of the newest report: for items whose actor is gone
   int64_t youngest = -1;                                                               // the newest version that an item had
   uint64_t drawn = 0, inserted = 0, stale = 0, refused = 0, evicted = 0, starved = 0;  // starved: by lanes that are gone
+  uint64_t departed = 0;                                                               // lanes whose actors have left
   uint64_t aged = 0, deleted = 0, returned = 0, exhausted = 0;                         // returned: draws put back
 
  private:
+  void find(const uint64_t* keys, size_t n, uint32_t* found) const;
+  void set(Owners* owners, uint64_t key, double p, uint32_t item, UpdateResult* result);
   bool holds(uint64_t key) const { return items.find(key) != kNone; }
 };
 

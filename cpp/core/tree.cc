@@ -13,6 +13,7 @@
 #include <cmath>
 #include <limits>
 #include <new>
+#include <utility>
 
 #include "arena.h"
 
@@ -21,6 +22,8 @@ namespace {
 
 constexpr int kMostLevels = 12;
 constexpr size_t kChunk = 256;  // draws or updates that travel together: their state stays in the first-level cache
+constexpr size_t kGroup = 32;   // draws on one level at a time, while the nodes of the other groups are on their way from memory
+constexpr size_t kAhead = 24;   // updates whose nodes are on their way from memory
 constexpr size_t kBitmapNodes = 4096;
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
@@ -37,20 +40,21 @@ double starts_scalar(const double* x, double* starts) {
   return prefix[7];
 }
 
-double min8(const double* x) {
+// The smallest positive value of so many, infinity where there is none.
+double least(const double* x, size_t n) {
   double low = kInf;
-  for (int i = 0; i < 8; ++i) low = x[i] > 0 && x[i] < low ? x[i] : low;
+  for (size_t i = 0; i < n; ++i) low = x[i] > 0 && x[i] < low ? x[i] : low;
   return low;
 }
 
 // One level of a descent: of each draw's node the last child that starts at or before its mass, which becomes the mass inside that child.
-// The first live child starts at 0 exactly, so there always is one, and mass past the node's sum ends in its last live child. At the leaves,
-// which keep no starts, `leaves` holds the weights and starts is nullptr.
-void descend_scalar(const double* starts, const double* leaves, const double* below, size_t n, double* mass, uint32_t* at) {
+// The first live child starts at 0 exactly, so there always is one, and mass past the node's sum ends in its last live child. On levels that
+// keep no starts these are nullptr and made from `sums`.
+void descend_scalar(const double* starts, const double* sums, const double* below, size_t n, double* mass, uint32_t* at) {
   double made[8];
   for (size_t k = 0; k < n; ++k) {
     const double* node = starts ? starts + size_t{at[k]} * 8 : made;
-    if (!starts) starts_scalar(leaves + size_t{at[k]} * 8, made);
+    if (!starts) starts_scalar(sums + size_t{at[k]} * 8, made);
     uint32_t child = 7;
     while (child > 0 && !(node[child] <= mass[k])) --child;
     mass[k] -= node[child];
@@ -72,13 +76,13 @@ __attribute__((target("avx512f"))) inline __m512d starts_avx512(__m512d x, __m51
   return _mm512_mask_blend_pd(live, _mm512_set1_pd(kInf), before);
 }
 
-__attribute__((target("avx512f,lzcnt"))) void descend_avx512(const double* starts, const double* leaves, const double* below, size_t n, double* mass,
+__attribute__((target("avx512f,lzcnt"))) void descend_avx512(const double* starts, const double* sums, const double* below, size_t n, double* mass,
                                                              uint32_t* at) {
   alignas(64) double made[8];
   for (size_t k = 0; k < n; ++k) {
     const double* node = starts + size_t{at[k]} * 8;
     if (!starts) {
-      const __m512d x = _mm512_load_pd(leaves + size_t{at[k]} * 8);
+      const __m512d x = _mm512_load_pd(sums + size_t{at[k]} * 8);
       _mm512_store_pd(made, starts_avx512(x, prefix_avx512(x)));
       node = made;
     }
@@ -90,47 +94,75 @@ __attribute__((target("avx512f,lzcnt"))) void descend_avx512(const double* start
   }
 }
 
-// T1 and T3 for the named nodes of one level. At the leaves lows and starts are nullptr: their weights are the mins.
-void recompute_scalar(const double* sums, const double* lows, double* starts, const uint32_t* nodes, size_t n, double* up_sums, double* up_lows) {
+// The sums of T1, and T3, for the named nodes of one level. starts: nullptr where the level keeps none.
+void recompute_scalar(const double* sums, double* starts, const uint32_t* nodes, size_t n, double* up) {
   double unused[8];
   for (size_t k = 0; k < n; ++k) {
     const size_t first = size_t{nodes[k]} * 8;
-    up_sums[nodes[k]] = starts_scalar(sums + first, starts ? starts + first : unused);
-    up_lows[nodes[k]] = min8((lows ? lows : sums) + first);
+    up[nodes[k]] = starts_scalar(sums + first, starts ? starts + first : unused);
   }
 }
 
-__attribute__((target("avx512f"))) void recompute_avx512(const double* sums, const double* lows, double* starts, const uint32_t* nodes, size_t n,
-                                                         double* up_sums, double* up_lows) {
-  const __m512d inf = _mm512_set1_pd(kInf);
+__attribute__((target("avx512f"))) void recompute_avx512(const double* sums, double* starts, const uint32_t* nodes, size_t n, double* up) {
   for (size_t k = 0; k < n; ++k) {
     const size_t first = size_t{nodes[k]} * 8;
     const __m512d x = _mm512_load_pd(sums + first);
     const __m512d prefix = prefix_avx512(x);
-    up_sums[nodes[k]] = _mm512_cvtsd_f64(_mm512_permutexvar_pd(_mm512_set1_epi64(7), prefix));
+    up[nodes[k]] = _mm512_cvtsd_f64(_mm512_permutexvar_pd(_mm512_set1_epi64(7), prefix));
     if (starts) _mm512_store_pd(starts + first, starts_avx512(x, prefix));
-    const __m512d lowest = lows ? _mm512_load_pd(lows + first) : x;
-    const __mmask8 live = _mm512_cmp_pd_mask(lowest, _mm512_setzero_pd(), _CMP_GT_OQ);
-    up_lows[nodes[k]] = _mm512_reduce_min_pd(_mm512_mask_blend_pd(live, inf, lowest));
   }
 }
 
+// The mins of T2, each over `span` entries, for the named places of one level. Keeps those that are another min now, the only ones that levels above
+// have to hear of. Returns how many.
+size_t lower_scalar(const double* lows, size_t span, uint32_t* places, size_t n, double* up) {
+  size_t kept = 0;
+  for (size_t k = 0; k < n; ++k) {
+    const uint32_t place = places[k];
+    const double low = least(lows + place * span, span);
+    places[kept] = place;
+    kept += low != up[place];
+    up[place] = low;
+  }
+  return kept;
+}
+
+__attribute__((target("avx512f"))) size_t lower_avx512(const double* lows, size_t span, uint32_t* places, size_t n, double* up) {
+  const __m512d inf = _mm512_set1_pd(kInf);
+  size_t kept = 0;
+  for (size_t k = 0; k < n; ++k) {
+    const uint32_t place = places[k];
+    __m512d least = inf;
+    for (size_t i = 0; i < span; i += 8) {
+      const __m512d x = _mm512_load_pd(lows + place * span + i);
+      least = _mm512_mask_min_pd(least, _mm512_cmp_pd_mask(x, _mm512_setzero_pd(), _CMP_GT_OQ), least, x);
+    }
+    const double low = _mm512_reduce_min_pd(least);
+    places[kept] = place;
+    kept += low != up[place];
+    up[place] = low;
+  }
+  return kept;
+}
+
 // The parents of sorted or unsorted nodes, most duplicates left out: all of them where a bitmap of the level is small, neighbours elsewhere
-// (there the rest are rare, and recomputing a node twice is only work).
+// (there the rest are rare, and recomputing a node twice is only work). No branches: which nodes come twice nobody can predict.
 size_t parents(uint32_t* nodes, size_t n, size_t level_nodes) {
   uint64_t seen[kBitmapNodes / 64];
   const bool small = level_nodes <= kBitmapNodes;
   if (small) std::fill_n(seen, (level_nodes + 63) / 64, 0);
   size_t kept = 0;
+  uint32_t last = ~uint32_t{0};
   for (size_t k = 0; k < n; ++k) {
     const uint32_t node = nodes[k] / 8;
+    bool known = node == last;
     if (small) {
-      if (seen[node / 64] >> (node % 64) & 1) continue;
-      seen[node / 64] |= uint64_t{1} << (node % 64);
-    } else if (kept && nodes[kept - 1] == node) {
-      continue;
+      uint64_t& word = seen[node / 64];
+      known = word >> (node % 64) & 1;
+      word |= uint64_t{1} << (node % 64);
     }
-    nodes[kept++] = node;
+    nodes[kept] = last = node;
+    kept += !known;
   }
   return kept;
 }
@@ -145,17 +177,17 @@ struct SumTree::Levels {
   int top = 0;  // the level of the root's node
   size_t nodes[kMostLevels] = {};
   double* sums[kMostLevels + 1] = {};    // sums[0]: the leaves; sums[top + 1]: the root
-  double* lows[kMostLevels + 1] = {};    // from level 1
-  double* starts[kMostLevels + 1] = {};  // from level 1, below the root
+  double* lows[kMostLevels + 1] = {};    // from level 2: lows[2] has one for every 64 leaves
+  double* starts[kMostLevels + 1] = {};  // from level 2, below the root
   Arena arena;
 
   void place(size_t leaves, Arena* from) {
     capacity = leaves;
-    size_t entries = leaves;
+    size_t entries = (leaves + 63) / 64 * 64;
     for (int level = 0;; ++level) {
       nodes[level] = (entries + 7) / 8;
       sums[level] = from->take<double>(nodes[level] * 8);
-      if (level > 0) {
+      if (level > 1) {
         lows[level] = from->take<double>(nodes[level] * 8);
         starts[level] = from->take<double>(nodes[level] * 8);
       }
@@ -169,15 +201,36 @@ struct SumTree::Levels {
     lows[top + 1] = from->take<double>(8);
   }
 
-  void recompute(int level, const uint32_t* at, size_t n) {
-    (simd ? recompute_avx512 : recompute_scalar)(sums[level], lows[level], starts[level], at, n, sums[level + 1], lows[level + 1]);
+  // The leaves `at` have changed, and of the 64 around each of `low` perhaps the min: so does all above them. Both lists are used up.
+  void rise(uint32_t* at, size_t n, uint32_t* low, size_t lower) {
+    for (int level = 0; level <= top; ++level) {
+      n = parents(at, n, nodes[level]);
+      (simd ? recompute_avx512 : recompute_scalar)(sums[level], starts[level], at, n, sums[level + 1]);
+      if (level == 0 || lower == 0) continue;
+      lower = parents(low, lower, nodes[level]);
+      lower = (simd ? lower_avx512 : lower_scalar)(level > 1 ? lows[level] : sums[0], level > 1 ? 8 : 64, low, lower, lows[level + 1]);
+    }
   }
 
+  // Groups follow each other a level apart: between the prefetch of a node and its use lies the work of all other levels.
   void descend(size_t n, double* mass, uint32_t* at) const {
-    for (int level = top; level >= 0; --level) {
-      const double* below = level == 0 ? nullptr : level == 1 ? sums[0] : starts[level - 1];
-      (simd ? descend_avx512 : descend_scalar)(starts[level], sums[0], below, n, mass, at);
+    const size_t groups = (n + kGroup - 1) / kGroup;
+    for (size_t step = 0; step < groups + static_cast<size_t>(top); ++step) {
+      for (int level = 0; level <= top; ++level) {
+        const size_t group = step - static_cast<size_t>(top - level);  // wraps where it has not begun
+        if (group >= groups) continue;
+        const double* below = level == 0 ? nullptr : level <= 2 ? sums[level - 1] : starts[level - 1];
+        const size_t first = group * kGroup;
+        (simd ? descend_avx512 : descend_scalar)(starts[level], sums[level], below, std::min(kGroup, n - first), mass + first, at + first);
+      }
     }
+  }
+
+  // What an update of this leaf touches where levels are large.
+  void prefetch(uint32_t leaf) const {
+    __builtin_prefetch(&sums[0][leaf], 1);
+    __builtin_prefetch(&sums[1][leaf / 8], 1);
+    __builtin_prefetch(&lows[2][leaf / 64]);
   }
 };
 
@@ -187,7 +240,7 @@ SumTree::SumTree(size_t capacity, bool simd) : levels_(std::make_unique<Levels>(
   if (!levels.arena.map(bytes_for(capacity)).ok()) throw std::bad_alloc();
   levels.place(capacity, &levels.arena);
   levels.simd = simd && simd_wanted && __builtin_cpu_supports("avx512f");
-  for (int level = 1; level <= levels.top; ++level) {
+  for (int level = 2; level <= levels.top; ++level) {
     std::fill_n(levels.lows[level], levels.nodes[level] * 8, kInf);
     std::fill_n(levels.starts[level], levels.nodes[level] * 8, kInf);
   }
@@ -223,24 +276,25 @@ void SumTree::set(size_t index, double weight) {
 int64_t SumTree::set(const uint32_t* indices, const double* weights, size_t n) {
   int64_t more = 0;
   Levels& levels = *levels_;
-  uint32_t at[kChunk];
+  uint32_t at[kChunk], low[kChunk];
   for (size_t begin = 0; begin < n; begin += kChunk) {
     const size_t many = std::min(kChunk, n - begin);
-    for (size_t k = 0; k < many; ++k) __builtin_prefetch(&levels.sums[0][indices[begin + k]], 1);
+    size_t lower = 0;
+    for (size_t k = 0; k < std::min(kAhead, many); ++k) levels.prefetch(indices[begin + k]);
     for (size_t k = 0; k < many; ++k) {
+      if (k + kAhead < many) levels.prefetch(indices[begin + k + kAhead]);
       const uint32_t index = indices[begin + k];
       const double weight = weights[begin + k];
       assert(index < levels.capacity && std::isfinite(weight) && weight >= 0);
-      more += static_cast<int64_t>(weight > 0) - static_cast<int64_t>(levels.sums[0][index] > 0);
-      levels.sums[0][index] = weight;
+      const double before = std::exchange(levels.sums[0][index], weight);
+      more += static_cast<int64_t>(weight > 0) - static_cast<int64_t>(before > 0);
       at[k] = index;
-      if (levels.top > 0) __builtin_prefetch(&levels.sums[1][index / 8], 1), __builtin_prefetch(&levels.lows[1][index / 8], 1);
+      // A min changes only with a weight that was the min, or is below it: few do, unless all are the same.
+      const double least = levels.lows[2][index / 64];
+      low[lower] = index / 8;
+      lower += (weight > 0 && weight < least) || (before == least && weight != before);
     }
-    size_t left = many;
-    for (int level = 0; level <= levels.top; ++level) {
-      left = parents(at, left, levels.nodes[level]);
-      levels.recompute(level, at, left);
-    }
+    levels.rise(at, many, low, lower);
   }
   return more;
 }
@@ -270,12 +324,12 @@ size_t SumTree::find(double mass) const {
 bool SumTree::consistent() const {
   const Levels& levels = *levels_;
   for (int level = 0; level <= levels.top; ++level) {
-    const double* lows = level ? levels.lows[level] : levels.sums[0];
     for (size_t node = 0; node < levels.nodes[level]; ++node) {
       double starts[8];
       if (levels.sums[level + 1][node] != starts_scalar(levels.sums[level] + node * 8, starts)) return false;
-      if (level && !std::equal(starts, starts + 8, levels.starts[level] + node * 8)) return false;
-      if (levels.lows[level + 1][node] != min8(lows + node * 8)) return false;
+      if (levels.starts[level] && !std::equal(starts, starts + 8, levels.starts[level] + node * 8)) return false;
+      const double low = level > 1 ? least(levels.lows[level] + node * 8, 8) : least(levels.sums[0] + node * 64, level == 1 ? 64 : 0);
+      if (level > 0 && levels.lows[level + 1][node] != low) return false;
     }
   }
   return true;

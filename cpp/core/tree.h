@@ -2,9 +2,10 @@
 // sum up to rounding. Whole batches go down and up level by level; AVX-512 or scalar code is chosen once at run time and gives the same bits.
 // Not thread-safe: its owner's lock guards it.
 //
-//   T1 an inner entry is the sum of its node's 8 children, added as ((0+1)+(2+3))+((4+5)+(6+7)); its min likewise over the positive ones
-//   T2 leaves are finite and >= 0, leaves from capacity on are 0
-//   T3 beside the sums of an inner node stand its children's starts, the sums of the children before them; infinity where a child is empty
+//   T1 an inner entry is the sum of its node's 8 children, added as ((0+1)+(2+3))+((4+5)+(6+7))
+//   T2 leaves are finite and >= 0, leaves from capacity on are 0; over every 64 leaves, and each level above, stands the smallest positive one
+//   T3 from the third level on, beside the sums of a node stand its children's starts, the sums of the children before them; infinity where a child
+//      is empty. Below, where most of the memory is, they are made when they are needed
 #pragma once
 
 #include <cstddef>
@@ -35,7 +36,7 @@ class SumTree {
   bool vectorised() const;
   double total() const;
   double weight(size_t index) const;
-  // Smallest positive weight, 0 when there is none. O(1): a min is kept beside every sum.
+  // Smallest positive weight, 0 when there is none. O(1).
   double min_positive() const;
   void set(size_t index, double weight);
   // weights finite and >= 0 (asserted). Of duplicate indices the last counts. Returns how many more weights are positive than before.
@@ -45,7 +46,7 @@ class SumTree {
   bool draw(size_t n, bool stratified, Random& random, uint32_t* indices) const;
   // The leaf where the running sum passes `mass` in [0, total). total() > 0.
   size_t find(double mass) const;
-  // T1 and T3 over every node (tests).
+  // T1, T2's mins and T3 over every node (tests).
   bool consistent() const;
 
  private:

@@ -16,12 +16,12 @@ constexpr size_t kMostChanges = 1024;
 void United::place(const TableSpec& spec, Items* items, Arena* arena) {
   spec_ = &spec;
   items_ = items;
-  if (spec.sampler == Sampler::kMax || spec.sampler == Sampler::kMin) order_.place(arena, items->capacity());
-  if (spec.ordered() || bounded()) drawable_ = arena->take<bool>(items->capacity());
+  if (spec.sampler == Sampler::kMax || spec.sampler == Sampler::kMin) order_.place(arena, items->places());
+  if (spec.ordered() || bounded()) drawable_ = arena->take<bool>(items->places());
 }
 
 void United::grow() {
-  if (!spec_->ordered()) tree_ = std::make_unique<SumTree>(items_->capacity());
+  if (!spec_->ordered()) tree_ = std::make_unique<SumTree>(items_->places());
 }
 
 Population United::population() const {
@@ -32,7 +32,7 @@ Population United::population() const {
 Population United::population(int64_t version) const {
   if (version == kAnyVersion) return population();
   Population found;
-  for (uint32_t item = 0; item < items_->capacity(); ++item) {
+  for (uint32_t item = 0; item < items_->places(); ++item) {
     if (!items_->live(item) || items_->version(item) < version || !drawable(item)) continue;
     const double w = tree_ ? weight(item) : 1;
     found.total += w;
@@ -47,7 +47,7 @@ uint64_t United::available(int64_t version) const {
   if (!bounded()) return population(version).count > 0 ? UINT64_MAX : 0;
   if (version == kAnyVersion) return draws_left_;
   uint64_t sum = 0;
-  for (uint32_t item = 0; item < items_->capacity(); ++item) {
+  for (uint32_t item = 0; item < items_->places(); ++item) {
     if (items_->live(item) && items_->version(item) >= version && drawable(item)) sum += left(item);
   }
   return sum;
@@ -86,7 +86,7 @@ void United::touch(uint32_t item) {
 }
 
 void United::touch_all() {
-  for (uint32_t item = 0; item < items_->capacity(); ++item) {
+  for (uint32_t item = 0; item < items_->places(); ++item) {
     if (items_->live(item) && items_->published(item)) touch(item);
   }
 }
@@ -115,7 +115,7 @@ bool United::draw(size_t batch, int64_t version, Random* random, uint32_t* items
   }
   if (!(version == kAnyVersion ? draw_random(batch, random, items) : draw_recent(batch, version, random, items))) return false;
   // As of the beginning of the batch: what it takes and decays itself holds from the next one on.
-  for (size_t i = 0; i < batch; ++i) weights[i] = full_weight(items[i]);
+  for (size_t i = 0; i < batch; ++i) weights[i] = bounded() ? full_weight(items[i]) : tree_->weight(items[i]);
   if (spec_->decay < 1) {
     for (size_t i = 0; i < batch; ++i) {
       items_->set_factor(items[i], std::max(items_->factor(items[i]) * spec_->decay, 1 / kLargestFactor));
@@ -156,7 +156,7 @@ bool United::draw_recent(size_t batch, int64_t version, Random* random, uint32_t
   std::vector<uint32_t> recent;
   std::vector<double> upto;
   double sum = 0;
-  for (uint32_t item = 0; item < items_->capacity(); ++item) {
+  for (uint32_t item = 0; item < items_->places(); ++item) {
     if (!items_->live(item) || items_->version(item) < version || !drawable(item)) continue;
     recent.push_back(item);
     upto.push_back(sum += weight(item));
@@ -213,7 +213,7 @@ void United::take_back(uint32_t item) {
 
 std::string United::check() const {
   uint64_t population = 0, draws = 0;
-  for (uint32_t item = 0; item < items_->capacity(); ++item) {
+  for (uint32_t item = 0; item < items_->places(); ++item) {
     const double w = items_->live(item) ? weight(item) : 0;
     population += w > 0;
     if (tree_ && tree_->weight(item) != w) return "I9: the leaf of item " + std::to_string(item);

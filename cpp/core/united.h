@@ -24,7 +24,7 @@ class United {
   // Memory for `capacity` items: what an order takes comes from the arena (an unmapped one is only counted).
   void place(const TableSpec& spec, Items* items, Arena* arena);
   // What the tree takes outside of it, once grow() is called. grow() throws std::bad_alloc.
-  size_t tree_bytes() const { return spec_->ordered() ? 0 : SumTree::bytes_for(items_->capacity()); }
+  size_t tree_bytes() const { return spec_->ordered() ? 0 : SumTree::bytes_for(items_->places()); }
   void grow();
 
   // W, N and the smallest weight; in an order every item weighs 1.
