@@ -86,6 +86,8 @@ class Arrivals(Desk):
                 self._memory.evicted(message.table, keys[message.b :])
             if message.b:
                 outlet.missing(keys[: message.b])
+        # Told of a moment, one table's acknowledgement may come before another's of the same push: only of earlier ones is everything known.
+        self._memory.settled(self._window.answered)
 
     def _feed(self, message: Message) -> None:
         body, n = memoryview(message.body), message.b

@@ -15,9 +15,10 @@ namespace {
 using Doubles = py::array_t<double, py::array::c_style | py::array::forcecast>;
 using Keys = py::array_t<uint64_t, py::array::c_style | py::array::forcecast>;
 using Bools = py::array_t<bool, py::array::c_style | py::array::forcecast>;
+using Bytes = py::array_t<uint8_t, py::array::c_style>;
 using Ints = py::array_t<int64_t, py::array::c_style | py::array::forcecast>;
 
-constexpr size_t kLongCopy = 1 << 20;  // bytes from which a copy is made without the GIL
+constexpr size_t kLongCopy = 32 << 10;  // bytes from which a copy is made without the GIL
 
 // Payload buffers come back here when numpy lets go of them, so that their pages stay touched.
 class BufferPool {
@@ -73,7 +74,10 @@ class PyMemory {
     const double p = given_priority(priority);
     const Borrowed view(this);
     reader_.one(step, view.get());
-    check_step(memory_->add(environment(env), view.get()->data.data(), p, version));
+    const size_t at = environment(env);
+    Status status;
+    quickly([&] { status = memory_->add(at, view.get()->data.data(), p, version); });
+    check_step(status);
   }
 
   void add_batch(std::optional<Ints> envs, std::optional<Bools> active, py::handle step, std::optional<Doubles> priority, int64_t version,
@@ -117,93 +121,89 @@ class PyMemory {
       batch.final_strides = last.strides.data();
     }
     Status status;
-    if (view.rows * row_bytes_ >= kLongCopy) {
-      py::gil_scoped_release free;
-      status = memory_->add_batch(batch);
-    } else {
-      status = memory_->add_batch(batch);
-    }
+    const auto call = [&] { status = memory_->add_batch(batch); };
+    view.rows* row_bytes_ >= kLongCopy ? apart(call) : quickly(call);
     check_step(status);
   }
 
   void end(int64_t env, bool terminated, py::object final_step, double weight) {
     StepView last;
     if (!final_step.is_none()) reader_.some(final_step, &last);
-    check_step(memory_->end(environment(env), terminated, final_step.is_none() ? nullptr : last.data.data(), weight));
+    const size_t at = environment(env);
+    Status status;
+    quickly([&] { status = memory_->end(at, terminated, final_step.is_none() ? nullptr : last.data.data(), weight); });
+    check_step(status);
   }
 
   void gate(size_t table, std::optional<uint64_t> allowed, bool blocked) {
     check_table(table);
-    py::gil_scoped_release free;
-    memory_->gate(table, allowed.value_or(~uint64_t{0}), blocked);
+    quickly([&] { memory_->gate(table, allowed.value_or(~uint64_t{0}), blocked); });
   }
   void newest(int64_t version) {
-    py::gil_scoped_release free;
-    memory_->newest(version);
+    apart([&] { memory_->newest(version); });
   }
   void configure(size_t table, const TableSpec& spec) {
     check_table(table);
-    py::gil_scoped_release free;
-    memory_->configure(table, spec);
+    apart([&] { memory_->configure(table, spec); });
   }
 
-  py::object draw(size_t table, uint64_t draws, size_t max_bytes, size_t head) {
+  py::object draw(size_t table, uint64_t draws, size_t max_bytes, size_t head, std::optional<Bytes> out) {
     check_table(table);
     std::unique_ptr<Buffer> buffer;
     Status status;
-    {
-      py::gil_scoped_release free;
+    uint8_t* const to = out ? out->mutable_data() : nullptr;
+    const size_t room = out ? static_cast<size_t>(out->nbytes()) : 0;
+    if (reinterpret_cast<uintptr_t>(to) % kAlign != 0) throw py::value_error("out: expected memory at a multiple of " + std::to_string(kAlign));
+    apart([&] {
       buffer = pool_->take();
+      buffer->lend(to, room);
       status = memory_->draw(table, draws, max_bytes, head, buffer.get());
-    }
+    });
     check(status);
-    if (buffer->size() == 0) {
-      pool_->give(std::move(buffer));
-      return py::none();
-    }
-    return as_array(std::move(buffer), pool_);
+    const size_t size = buffer->size();
+    if (size > 0 && !buffer->lent()) return as_array(std::move(buffer), pool_);
+    buffer->lend(nullptr, 0);
+    pool_->give(std::move(buffer));
+    if (size == 0) return py::none();
+    return py::array_t<uint8_t>(static_cast<Py_ssize_t>(size), to, *out);
   }
 
   uint64_t feedback(size_t table, uint64_t number, const Keys& keys, const Doubles& priorities) {
     check_table(table);
     if (keys.size() != priorities.size()) raise("ProtocolError", "feedback has as many priorities as keys");
-    py::gil_scoped_release free;
-    return memory_->feedback(table, number, keys.data(), priorities.data(), static_cast<size_t>(keys.size()));
+    uint64_t applied = 0;
+    apart([&] { applied = memory_->feedback(table, number, keys.data(), priorities.data(), static_cast<size_t>(keys.size())); });
+    return applied;
   }
   void evicted(size_t table, const Keys& keys) {
     check_table(table);
-    py::gil_scoped_release free;
-    memory_->evicted(table, keys.data(), static_cast<size_t>(keys.size()));
+    apart([&] { memory_->evicted(table, keys.data(), static_cast<size_t>(keys.size())); });
   }
   void missing(size_t table, const Keys& keys) {
     check_table(table);
-    py::gil_scoped_release free;
-    memory_->missing(table, keys.data(), static_cast<size_t>(keys.size()));
+    apart([&] { memory_->missing(table, keys.data(), static_cast<size_t>(keys.size())); });
+  }
+  void settled(uint64_t payloads) {
+    quickly([&] { memory_->settled(payloads); });
   }
   void reopen(std::vector<uint64_t> streams) {
-    py::gil_scoped_release free;
-    memory_->reopen(std::move(streams));
+    apart([&] { memory_->reopen(std::move(streams)); });
   }
   uint64_t added() {
-    py::gil_scoped_release free;
-    return memory_->added();
+    uint64_t added = 0;
+    quickly([&] { added = memory_->added(); });
+    return added;
   }
   py::tuple unsent(size_t table) {
     check_table(table);
     uint64_t items = 0, bytes = 0;
-    {
-      py::gil_scoped_release free;
-      memory_->unsent(table, &items, &bytes);
-    }
+    quickly([&] { memory_->unsent(table, &items, &bytes); });
     return py::make_tuple(items, bytes);
   }
 
   py::dict stats() {
     MemoryStats s;
-    {
-      py::gil_scoped_release free;
-      s = memory_->stats();
-    }
+    apart([&] { s = memory_->stats(); });
     py::list tables;
     for (const ViewStats& v : s.tables) {
       py::dict d;
@@ -256,6 +256,32 @@ class PyMemory {
     std::unique_ptr<StepView> own_;
   };
 
+  class Counted {
+   public:
+    explicit Counted(int* count) : count_(count) { ++*count_; }
+    ~Counted() { --*count_; }
+    Counted(const Counted&) = delete;
+    Counted& operator=(const Counted&) = delete;
+
+   private:
+    int* count_;
+  };
+
+  // Calls into the core without the GIL.
+  template <class Call>
+  void apart(Call&& call) {
+    const Counted counted(&apart_);
+    const py::gil_scoped_release free;
+    call();
+  }
+  // A call that takes no longer than letting go of the GIL and taking it again, which a busy thread gives back only after its switch interval: with
+  // the GIL, unless the core's lock may be taken. Nobody ever waits for that with the GIL: whoever has it without the GIL is counted in apart_.
+  template <class Call>
+  void quickly(Call&& call) {
+    if (apart_ == 0) return call();
+    apart(call);
+  }
+
   static size_t environment(int64_t env) {
     if (env < 0) raise("SchemaError", "env " + std::to_string(env) + ": environments are numbered from 0");
     return static_cast<size_t>(env);
@@ -288,6 +314,7 @@ class PyMemory {
   StepView view_;  // of add(): guarded by the GIL, taken by Borrowed
   bool view_in_use_ = false;
   std::unique_ptr<Memory> memory_;
+  int apart_ = 0;  // calls into the core by threads without the GIL; guarded by it
   std::shared_ptr<BufferPool> pool_;
   size_t tables_;
   size_t row_bytes_;
@@ -307,9 +334,11 @@ void bind_memory(py::module_& m) {
       .def("gate", &PyMemory::gate, py::arg("table"), py::arg("allowed").none(true), py::arg("blocked"))
       .def("newest", &PyMemory::newest, py::arg("version"))
       .def("configure", &PyMemory::configure, py::arg("table"), py::arg("spec"))
-      .def("draw", &PyMemory::draw, py::arg("table"), py::arg("draws"), py::arg("max_bytes"), py::arg("head"))
+      .def("draw", &PyMemory::draw, py::arg("table"), py::arg("draws"), py::arg("max_bytes"), py::arg("head"),
+           py::arg("out").noconvert().none(true) = py::none())
       .def("feedback", &PyMemory::feedback, py::arg("table"), py::arg("number"), py::arg("keys"), py::arg("priorities"))
       .def("evicted", &PyMemory::evicted, py::arg("table"), py::arg("keys"))
+      .def("settled", &PyMemory::settled, py::arg("payloads"))
       .def("missing", &PyMemory::missing, py::arg("table"), py::arg("keys"))
       .def("reopen", &PyMemory::reopen, py::arg("streams"))
       .def_property_readonly("added", &PyMemory::added)

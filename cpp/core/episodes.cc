@@ -3,6 +3,11 @@
 #include <algorithm>
 
 namespace memsvc {
+namespace {
+
+constexpr uint64_t kAhead = 8;  // slots that are fetched ahead
+
+}  // namespace
 
 Episodes::Episodes(size_t row_stride, uint64_t max_steps, const std::vector<uint64_t>& streams)
     : row_stride_(row_stride),
@@ -114,6 +119,7 @@ void Episodes::drop_oldest() {
   Episode& e = *episodes_[id];
   for (uint64_t i = e.count; i-- > e.first;) {
     const uint32_t slot = e.slot(i);
+    if (i >= e.first + kAhead) __builtin_prefetch(&uses_[e.slot(i - kAhead)], 1);
     uses_[slot].held = 0;
     free_.push_back(slot);
   }

@@ -9,6 +9,7 @@
 //   5. An ended episode has at least one step.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -31,7 +32,8 @@ struct Step {
   uint32_t episode;
 };
 
-// A row's place at the server: how many items that the server holds need it, and the last payload that carries it.
+// A row's place at the server: how many items that the server holds need it, and the last payload with an item that needs it. A number twice as large
+// as the payload's, and one more where the payload carries the row.
 struct RowUse {
   uint32_t held;
   uint32_t stamp;
@@ -48,6 +50,7 @@ struct Episode {
   uint32_t final_slot = kNone;
   bool dirty = false;   // has changed since the views last looked at it
   uint64_t looked = 0;  // count when they did
+  uint32_t stamp = 0;   // of the last payload with an item of it, as in RowUse
   std::vector<uint32_t> slots;
   uint64_t offset = 0;   // the step of slots[0]
   uint16_t ordinal = 0;  // in its stream, modulo 2^16
@@ -79,6 +82,19 @@ class Episodes {
   Step& step(uint32_t slot) { return steps_of_[slot]; }
   const Step& step(uint32_t slot) const { return steps_of_[slot]; }
   RowUse& use(uint32_t slot) { return uses_[slot]; }
+  const RowUse& use(uint32_t slot) const { return uses_[slot]; }
+  // Fetches what is known of a step.
+  void prefetch(uint32_t slot) const {
+    __builtin_prefetch(&steps_of_[slot]);
+    __builtin_prefetch(&uses_[slot], 1);
+  }
+  // Fetches the beginning of a row, all of it where it is small; larger ones are found by the processor itself.
+  void prefetch_row(uint32_t slot) const {
+    constexpr size_t kLine = 64, kMost = 4;
+    for (size_t at = 0; at < std::min(row_stride_, kMost * kLine); at += kLine) __builtin_prefetch(&rows_[slot * row_stride_ + at]);
+  }
+  // The slot of the step that is appended after `ahead` others, kNone where it is not known yet.
+  uint32_t next_slot(size_t ahead) const { return ahead < free_.size() ? free_[free_.size() - 1 - ahead] : kNone; }
   Episode& episode(uint32_t id) { return *episodes_[id]; }
   const Episode& episode(uint32_t id) const { return *episodes_[id]; }
   size_t ids() const { return episodes_.size(); }                     // episode ids are below

@@ -10,19 +10,19 @@
 namespace memsvc {
 namespace {
 
-constexpr uint64_t kAhead = 16;  // keys whose place in an index is fetched ahead
+constexpr uint64_t kAhead = 16;                // keys whose place in an index is fetched ahead
+constexpr int kNearAhead = 8, kFarAhead = 16;  // items fetched ahead of the one that is evicted
 
 }  // namespace
 
-bool Intake::ours(uint64_t key) const {
-  const uint64_t stream = stream_of(key);
-  if (stream == last_stream_ && stream != 0) return true;
-  if (actors_->owner(stream) != actor_) return false;
-  last_stream_ = stream;
-  return true;
-}
+bool Intake::ours(uint64_t key) const { return stream_of(key) - first_stream_ < streams_ || actors_->owner(stream_of(key)) == actor_; }
 
-Status Intake::check_streams() const {
+Status Intake::check_streams() {
+  const std::vector<uint64_t>& known = actors_->find(actor_)->streams;
+  first_stream_ = known.empty() ? 0 : known.front();
+  while (streams_ < known.size() && known[streams_] == first_stream_ + streams_) ++streams_;
+  newest_row_.resize(streams_);
+  newest_item_.resize(streams_);
   const auto foreign = [](const char* part, uint64_t i, uint64_t key) {
     return Status(Code::kMalformed, "a cache has " + std::string(part) + "[" + std::to_string(i) + "] of stream " + std::to_string(stream_of(key)) +
                                         ", which is not one of this actor's");
@@ -40,9 +40,9 @@ Status Intake::check_streams() const {
     if (!ours(view_.gone[i])) return foreign("gone", i, view_.gone[i]);
   }
   // One for each stream at most: a floor may cost a pass over a table.
-  if (const size_t streams = actors_->find(actor_)->streams.size(); view_.head.floors > streams) {
+  if (view_.head.floors > known.size()) {
     return Status(Code::kMalformed,
-                  "a cache has " + std::to_string(view_.head.floors) + " floors of an actor with " + std::to_string(streams) + " streams");
+                  "a cache has " + std::to_string(view_.head.floors) + " floors of an actor with " + std::to_string(known.size()) + " streams");
   }
   for (uint64_t i = 0; i < view_.head.floors; ++i) {
     if (!ours(view_.floors[i])) return foreign("floors", i, view_.floors[i]);
@@ -84,10 +84,12 @@ void Intake::pin_known_draws() {
 
 // Holds the rows that are here already, notes the others; returns how many (doubles counted twice).
 uint64_t Intake::find_rows() {
+  places_.resize(view_.head.rows);
   uint32_t previous = kNone;
   for (uint64_t i = 0; i < view_.head.rows; ++i) {
     if (i + kAhead < view_.head.rows) store_->prefetch(view_.row_keys[i + kAhead]);
     previous = store_->find(view_.row_keys[i], previous);
+    places_[i] = {previous, false};
     if (previous == kNone) {
       new_rows_.push_back(i);
     } else {
@@ -128,8 +130,32 @@ bool Intake::evict_one(Table* only) {
     if (!richest || table->items.window_rows() > richest->items.window_rows()) richest = table.get();
   }
   if (!richest) return false;
+  fetch_ahead(*richest);
   evict(richest, richest->items.oldest());
   return true;
+}
+
+// Evictions go through a list: what the coming ones touch is fetched a few items ahead.
+void Intake::fetch_ahead(const Table& table) {
+  const Items& items = table.items;
+  const auto listed = [&items](uint32_t item) { return item < items.places() && items.live(item); };
+  const auto step = [&](uint32_t* item) { *item = listed(*item) ? items.after(*item) : kNone; };
+  auto ahead = std::find_if(ahead_.begin(), ahead_.end(), [&table](const Ahead& of) { return of.table == &table; });
+  if (ahead == ahead_.end()) {
+    Ahead first{&table, items.oldest(), kNone};
+    for (int i = 0; i < kNearAhead; ++i) step(&first.near);
+    first.far = first.near;
+    for (int i = kNearAhead; i < kFarAhead; ++i) step(&first.far);
+    ahead = ahead_.insert(ahead_.end(), first);
+  }
+  if (listed(ahead->far)) items.prefetch_item(ahead->far);
+  if (listed(ahead->near)) {
+    const uint64_t key = items.key(ahead->near);
+    items.prefetch(key);
+    store_->prefetch(key);
+  }
+  step(&ahead->near);
+  step(&ahead->far);
 }
 
 // Everything left is needed by draws: the oldest draws of the actor with the largest excess go, in the largest table that has any.
@@ -151,6 +177,14 @@ void Intake::evict(Table* table, uint32_t item) {
   table->items.remove(item);
 }
 
+// Whether no key so far was of this stream and as large, for certain.
+bool Intake::later(uint64_t key, std::vector<uint64_t>* newest) const {
+  const uint64_t stream = stream_of(key) - first_stream_;
+  if (stream >= streams_ || key <= (*newest)[stream]) return false;
+  (*newest)[stream] = key;
+  return true;
+}
+
 // New rows go where a run is free; neighbours in time that arrive together stay together.
 void Intake::store_rows() {
   size_t at = 0;
@@ -170,9 +204,10 @@ void Intake::store_rows() {
       const uint64_t row = new_rows_[at];
       const uint64_t key = view_.row_keys[row];
       if (at + kAhead < new_rows_.size()) store_->prefetch(view_.row_keys[new_rows_[at + kAhead]]);
-      // Two copies of a row in one payload: the first counts.
-      if (store_->find(key) != kNone) continue;
+      // Two copies of a row in one payload: the first counts. Where a stream's rows come in order, there is none.
+      if (!later(key, &newest_row_) && store_->find(key) != kNone) continue;
       store_->take(slot, key);
+      places_[row] = {slot, true};
       held_.push_back(slot);
       if (!copies_.empty() && copies_.back().slot + copies_.back().rows == slot && copies_.back().row + copies_.back().rows == row) {
         ++copies_.back().rows;
@@ -188,10 +223,18 @@ void Intake::store_items() {
   Items& items = table_.items;
   Lane* lane = table_.lanes.find(actor_);
   uint32_t hint = kNone;
+  uint64_t row = 0;  // a guess: items mostly come in the order of their own rows
   for (uint64_t i = 0; i < view_.head.items; ++i) {
-    if (i + kAhead < view_.head.items) items.prefetch(view_.items[i + kAhead].key);
+    if (i + kAhead < view_.head.items) {
+      items.prefetch(view_.items[i + kAhead].key);
+      store_->prefetch(view_.items[i + kAhead].key - view_.items[i + kAhead].head);
+    }
     const ItemRecord& record = view_.items[i];
-    if (items.find(record.key) != kNone) continue;
+    const bool first = later(record.key, &newest_item_);
+    const bool here = row < view_.head.rows && view_.row_keys[row] == record.key;
+    const Place own = here ? places_[row++] : Place{kNone, false};
+    // All rows of an item are held, so where its own has just been taken there was none before this payload.
+    if (!(first && own.taken) && items.find(record.key) != kNone) continue;
     if (skip_ > 0) {
       --skip_;
       ++table_.evicted;
@@ -199,7 +242,8 @@ void Intake::store_items() {
     }
     const Window window = window_of(table_.spec, record.key, record.span, record.head);
     window_.resize(window.rows());
-    const uint32_t rows = items.rows(window, store_->find(window.first[0], hint), window_.data());
+    const uint32_t begin = own.slot != kNone && record.head == 0 ? own.slot : store_->find(window.first[0], hint);
+    const uint32_t rows = items.rows(window, begin, window_.data());
     hint = window_[0];
     const bool complete = std::find(window_.begin(), window_.end(), kNone) == window_.end();
     if (items.free() == 0 || (!complete && short_)) {

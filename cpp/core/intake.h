@@ -40,8 +40,10 @@ class Intake {
     uint64_t row;  // in the payload
     uint32_t rows;
   };
-  Status check_streams() const;
+  Status check_streams();
   bool ours(uint64_t key) const;
+  bool later(uint64_t key, std::vector<uint64_t>* newest) const;
+  void fetch_ahead(const Table& table);
   void pin_known_draws();
   uint64_t find_rows();
   void hold_windows();
@@ -65,6 +67,13 @@ class Intake {
 
   std::vector<uint32_t> held_;      // slots this intake holds until it is published: rows of the payload and those its items count on
   std::vector<uint64_t> new_rows_;  // rows of the payload that the store does not hold
+  struct Place {
+    uint32_t slot;
+    bool taken;  // by this intake
+  };
+  std::vector<Place> places_;          // of every row of the payload, kNone where there was no room
+  std::vector<uint64_t> newest_row_;   // by stream: the largest key of a row taken so far, and
+  std::vector<uint64_t> newest_item_;  // of an item seen so far
   std::vector<Copy> copies_;
   std::vector<NewItem> new_items_;
   std::vector<uint32_t> draw_items_;        // of every draw, kNone where it waits or is dropped
@@ -75,8 +84,14 @@ class Intake {
   uint64_t skip_ = 0;                       // new items that the table is too small for
   bool short_ = false;                      // the store did not take every row
   uint64_t draws_queued_ = 0;
-  std::string name_, topic_;          // of the actor, when the push came
-  mutable uint64_t last_stream_ = 0;  // known to be this actor's; 0: none
+  std::string name_, topic_;  // of the actor, when the push came
+  // Streams known to be this actor's: as many from the first; the others it may have are looked up.
+  uint64_t first_stream_ = 0, streams_ = 0;
+  struct Ahead {
+    const Table* table;
+    uint32_t near, far;  // items of its list: of the one keys are fetched, of the other the item itself
+  };
+  std::vector<Ahead> ahead_;  // of the tables that something is evicted from
 };
 
 }  // namespace memsvc

@@ -32,7 +32,8 @@ Status Memory::add_batch(const StepBatch& b) {
   auto given = [&](size_t row) { return b.priority ? b.priority[row] : std::nan(""); };
 
   std::fill(m.seen.begin(), m.seen.end(), 0);
-  std::vector<size_t> envs;
+  std::vector<size_t>& envs = m.envs;
+  envs.clear();
   for (size_t row = 0; row < b.rows; ++row) {
     if (!active(row)) continue;
     const size_t env = env_of(row);
@@ -104,6 +105,11 @@ void Memory::evicted(size_t table, const uint64_t* keys, size_t n) {
   state_->views[table]->evicted(keys, n);
 }
 
+void Memory::settled(uint64_t payloads) {
+  std::lock_guard<std::mutex> lock(state_->mutex);
+  state_->settled = std::max(state_->settled, payloads);
+}
+
 void Memory::missing(size_t table, const uint64_t* keys, size_t n) {
   std::lock_guard<std::mutex> lock(state_->mutex);
   state_->views[table]->missing(keys, n);
@@ -138,6 +144,7 @@ void Memory::reopen(std::vector<uint64_t> streams) {
   for (auto& view : m.views) view->forget_server();
   m.episodes.release_all();
   m.episodes.renumber(streams);
+  m.settled = m.payload.written();
 }
 
 void Memory::unsent(size_t table, uint64_t* items, uint64_t* bytes) const {

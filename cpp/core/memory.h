@@ -82,13 +82,17 @@ class Memory {
   // of select = "all" what was passed over as stale stays so. What the server holds keeps its content. O(items).
   void configure(size_t table, const TableSpec& spec);
 
-  // memsvc_core.pyi, Memory.draw. Writes `head` free bytes and one payload into *out, whose size is 0 when there is nothing to say.
+  // memsvc_core.pyi, Memory.draw. Writes `head` free bytes and one payload into *out, whose size is 0 when there is nothing to say. Payloads are
+  // numbered from 1, over all tables.
   Status draw(size_t table, uint64_t draws, size_t max_bytes, size_t head, Buffer* out);
 
   // Raw priorities, in order; those of items that are not here and invalid ones are passed over. Returns how many were applied.
   uint64_t feedback(size_t table, uint64_t number, const uint64_t* keys, const double* priorities, size_t n);
   // Items whose payload the server has dropped.
   void evicted(size_t table, const uint64_t* keys, size_t n);
+  // The server has answered every payload up to this number, and missing() has been told what it asked for again: where every table is select =
+  // "all", steps that only these needed may be given up.
+  void settled(uint64_t payloads);
   // Items whose payload the server asks for: with the next draw().
   void missing(size_t table, const uint64_t* keys, size_t n);
   // As many streams as before. Everything here gets new numbers; nothing is held at the server.

@@ -14,8 +14,14 @@ uint64_t most_steps(const std::vector<TableSpec>& tables) {
 }
 
 // Where every table is select = "all", steps that were sent are kept only as far as an unacknowledged push may reach back: memory that is
-// used again is 20 times as fast as memory that is touched for the first time (DESIGN 6).
-constexpr uint64_t kSentBytes = 64 << 20;
+// used again is 20 times as fast as memory that is touched for the first time (DESIGN 6). Rows of kWarmRow bytes or more go as soon as that push is
+// acknowledged, down to kWarmBytes of them, so that the row of the next step is written where the caches have it: a third less for copies in and out.
+// For small rows, giving up steps one by one costs more than that saves.
+constexpr uint64_t kSentBytes = 64 << 20, kWarmBytes = 4 << 20, kWarmRow = 2 << 10;
+constexpr uint64_t kWarmEach = 8;  // steps of a stream that are kept at least
+constexpr int kTrims = 2;          // steps of a stream given up for a new one: what has grown while answers were late shrinks again
+
+constexpr size_t kAhead = 4;  // environments or episodes that are fetched ahead
 
 uint64_t most_episodes(const std::vector<TableSpec>& tables) {
   uint64_t most = 0;
@@ -38,7 +44,16 @@ Memory::State::State(const Schema& s, std::vector<TableSpec> tables, const std::
       final_needed(schema.fields().size(), 0),
       seen(streams.size(), 0) {
   const bool all = std::all_of(specs.begin(), specs.end(), [](const TableSpec& t) { return t.select == Select::kAll; });
-  if (all) sent_steps = std::max<uint64_t>(kSentBytes / schema.row_stride(), 64 * streams.size());
+  if (all) sent_steps = warm_steps = std::max<uint64_t>(kSentBytes / schema.row_stride(), 64 * streams.size());
+  // The largest priority is that of what is here.
+  const bool by_largest = std::any_of(specs.begin(), specs.end(), [](const TableSpec& t) {
+    return t.source == Source::kMax && t.sampler != Sampler::kUniform && t.sampler != Sampler::kFifo && t.sampler != Sampler::kLifo;
+  });
+  if (all && !by_largest && schema.row_stride() >= kWarmRow) {
+    warm_steps = std::max<uint64_t>(kWarmBytes / schema.row_stride(), kWarmEach * streams.size());
+  }
+  sent_each = sent_steps / std::max<size_t>(1, streams.size());
+  warm_each = warm_steps / std::max<size_t>(1, streams.size());
   for (const TableSpec& spec : specs) {
     views.push_back(std::make_unique<View>(schema, spec, episodes));
     for (int field : spec.next) final_needed[field] = 1;
@@ -109,8 +124,15 @@ void Memory::State::look(uint32_t id) {
 }
 
 void Memory::State::look_all() {
-  for (uint32_t id : dirty) {
-    if (episodes.episode(id).dirty) look(id);
+  for (size_t i = 0; i < dirty.size(); ++i) {
+    if (i + kAhead < dirty.size()) {
+      const Episode& next = episodes.episode(dirty[i + kAhead]);
+      for (uint64_t t = std::max(next.looked, next.first); t < next.count; ++t) {
+        episodes.prefetch(next.slot(t));
+        for (auto& view : views) view->prefetch(next.slot(t));
+      }
+    }
+    if (episodes.episode(dirty[i]).dirty) look(dirty[i]);
   }
   dirty.clear();
   for (auto& view : views) view->looked();
@@ -147,32 +169,50 @@ void Memory::State::shrink() {
 }
 
 void Memory::State::let_go() {
-  while (episodes.steps() > sent_steps && !episodes.finished().empty() && !unsent_in(episodes.finished().front(), true)) evict_oldest();
+  while (episodes.steps() > warm_steps && !episodes.finished().empty()) {
+    const uint32_t id = episodes.finished().front();
+    if (unsent_in(id, true) || (episodes.steps() <= sent_steps && !answered(episodes.episode(id).stamp))) return;
+    evict_oldest();
+  }
+}
+
+// Whether the server has answered what is stamped so, and has asked for nothing again that it may be.
+bool Memory::State::answered(uint32_t stamp) const {
+  return Payload::settled(stamp, settled) && std::none_of(views.begin(), views.end(), [](const auto& view) { return view->owes(); });
+}
+
+// Whether the open episode can do without its oldest step, and has more than its share of what is kept.
+bool Memory::State::spared(uint32_t id) {
+  const Episode& e = episodes.episode(id);
+  if (e.present() <= warm_each || !std::all_of(views.begin(), views.end(), [id](const auto& view) { return view->spares_first(id); })) return false;
+  return e.present() > sent_each || answered(episodes.use(e.slot(e.first)).stamp);
 }
 
 Status Memory::State::make_room(const size_t* envs, size_t n) {
-  const Status full(Code::kFull, "the memory's " + std::to_string(episodes.capacity()) +
-                                     " steps (actor.max_steps) wait to be sent; push them, or enlarge actor.max_steps");
+  const auto full = [this] {
+    return Status(Code::kFull, "the memory's " + std::to_string(episodes.capacity()) +
+                                   " steps (actor.max_steps) wait to be sent; push them, or enlarge actor.max_steps");
+  };
   auto at_share = [this](size_t env) { return episodes.open(env) != kNone && episodes.episode(episodes.open(env)).present() >= episodes.share(); };
   uint64_t grow = 0;
   for (size_t i = 0; i < n; ++i) {
     if (!at_share(envs[i])) {
       ++grow;
     } else if (unsent_in(episodes.open(envs[i]), false)) {
-      return full;
+      return full();
     }
   }
   uint64_t after = episodes.steps() + grow;
   for (size_t i = 0; after > episodes.capacity(); ++i) {
     const uint32_t id = episodes.finished()[i];
-    if (unsent_in(id, true)) return full;
+    if (unsent_in(id, true)) return full();
     after -= episodes.episode(id).present();
   }
   for (size_t i = 0; i < n; ++i) {
     const uint32_t open = episodes.open(envs[i]);
-    const bool sent = open != kNone && episodes.episode(open).present() > sent_steps / episodes.envs() &&
-                      std::all_of(views.begin(), views.end(), [open](const auto& view) { return view->spares_first(open); });
-    if (sent || at_share(envs[i])) trim(open);
+    if (open == kNone) continue;
+    if (at_share(envs[i])) trim(open);
+    for (int k = 0; k < kTrims && spared(open); ++k) trim(open);
   }
   // A trimmed stream appends a step too, so that it is n and not grow that must fit now.
   while (episodes.steps() + n > episodes.capacity()) evict_oldest();

@@ -15,6 +15,8 @@
 namespace memsvc {
 
 struct Memory::State {
+  static constexpr size_t kSlotsAhead = 6;  // steps to come whose place is fetched
+
   State(const Schema& schema, std::vector<TableSpec> tables, const std::vector<uint64_t>& streams, uint64_t seed);
 
   // The refusals of Memory's contract; what they refuse has changed nothing.
@@ -24,7 +26,7 @@ struct Memory::State {
   Status check_gates();
   // Makes room for a step of each of n different environments, by forgetting what is oldest and sent; kFull where that is not enough.
   Status make_room(const size_t* envs, size_t n);
-  // Forgets finished episodes beyond max_episodes, and beyond sent_steps where everything that is here has been sent.
+  // Forgets finished episodes beyond max_episodes, and those that need not be kept any longer.
   void shrink();
   void let_go();
   // Views follow the episodes that have changed.
@@ -36,6 +38,11 @@ struct Memory::State {
   template <class At>
   void finish(size_t env, bool terminated, double weight, At&& at);
 
+  // Rows are soon read again, and their places soon used again: they stay in the processor's caches.
+  bool warm() const { return warm_steps < sent_steps; }
+  static void copy(uint8_t* to, const uint8_t* from, size_t n) { std::memcpy(to, from, n); }
+  bool spared(uint32_t id);
+  bool answered(uint32_t stamp) const;
   void trim(uint32_t id);
   void evict_oldest();
   bool unsent_in(uint32_t id, bool whole);
@@ -45,7 +52,11 @@ struct Memory::State {
   const Schema schema;
   std::vector<TableSpec> specs;
   const uint64_t max_episodes;
-  uint64_t sent_steps = UINT64_MAX;  // steps kept although every table has sent them
+  uint64_t sent_steps = UINT64_MAX;  // steps kept although every table has sent them, and of those
+  uint64_t warm_steps = UINT64_MAX;  // as many as are kept although every payload with them has been answered too
+  uint64_t sent_each = UINT64_MAX;   // a stream's share of these
+  uint64_t warm_each = UINT64_MAX;
+  uint64_t settled = 0;  // payloads up to this number have been answered
   Episodes episodes;
   std::vector<std::unique_ptr<View>> views;
   Payload payload;
@@ -57,16 +68,22 @@ struct Memory::State {
   int64_t newest = 0;
   std::vector<uint32_t> dirty;
   std::vector<uint8_t> seen;  // scratch of add_batch, one an environment
+  std::vector<size_t> envs;   // likewise
   mutable std::mutex mutex;
 };
 
 template <class At>
 void Memory::State::append(size_t env, At&& at, double priority, int64_t version) {
+  if (const uint32_t next = episodes.next_slot(kSlotsAhead); next != kNone) {
+    episodes.prefetch(next);
+    episodes.prefetch_row(next);
+    for (auto& view : views) view->prefetch(next);
+  }
   uint32_t id;
   uint8_t* row = episodes.row(episodes.append(env, priority, version, &id));
   const std::vector<Field>& fields = schema.fields();
   for (size_t f = 0; f < fields.size(); ++f) {
-    if (fields[f].bytes > 0) copy_streaming(row + fields[f].offset, at(f), fields[f].bytes);
+    if (fields[f].bytes > 0) (warm() ? copy : copy_streaming)(row + fields[f].offset, at(f), fields[f].bytes);
   }
   ++added;
   mark(id);

@@ -6,6 +6,8 @@
 namespace memsvc {
 namespace {
 
+constexpr size_t kAhead = 4;  // rows that are fetched ahead
+
 // Calls f(index in the episode) for every row that an item needs.
 template <class F>
 void for_each_row(const TableSpec& spec, const Episode& e, uint64_t key, uint32_t span, uint32_t head, F&& f) {
@@ -19,8 +21,7 @@ void for_each_row(const TableSpec& spec, const Episode& e, uint64_t key, uint32_
 }  // namespace
 
 void Payload::begin() {
-  // 0 is the stamp of slots that never travelled.
-  if (++stamp_ == 0) ++stamp_;
+  stamp_ = static_cast<uint32_t>(written_ + 1) * 2;
   row_keys_.clear();
   row_slots_.clear();
   items_.clear();
@@ -31,14 +32,15 @@ void Payload::begin() {
   floors_.clear();
 }
 
-uint8_t* Payload::add_item(const TableSpec& spec, const Episode& e, const ItemRecord& record, double factor, bool all_rows) {
+uint8_t* Payload::add_item(const TableSpec& spec, Episode& e, const ItemRecord& record, double factor, bool all_rows) {
+  e.stamp = stamp_;
   for_each_row(spec, e, record.key, record.span, record.head, [&](uint64_t index) {
     const uint32_t slot = e.slot(index);
     RowUse& use = episodes_.use(slot);
-    const bool travels = (use.held == 0 || all_rows) && use.stamp != stamp_;
+    const bool travels = use.stamp != stamp_ + 1 && (use.held == 0 || all_rows);
     use.held += !spec.fleeting();
+    if (use.stamp != stamp_ + 1) use.stamp = stamp_ + travels;
     if (!travels) return;
-    use.stamp = stamp_;
     row_keys_.push_back(e.key(index));
     row_slots_.push_back(slot);
   });
@@ -53,7 +55,7 @@ size_t Payload::bytes() const {
          factors_.size() * sizeof(double) + draws_.size() * sizeof(DrawRecord) + (gone_.size() + floors_.size()) * sizeof(uint64_t);
 }
 
-void Payload::write(const TableSpec& spec, CacheHead head, size_t front, Buffer* out) const {
+void Payload::write(const TableSpec& spec, CacheHead head, size_t front, Buffer* out) {
   head.row_stride = static_cast<uint32_t>(row_stride_);
   head.rows = row_keys_.size();
   head.items = items_.size();
@@ -76,8 +78,9 @@ void Payload::write(const TableSpec& spec, CacheHead head, size_t front, Buffer*
   part(&head, sizeof(head));
   part(row_keys_.data(), row_keys_.size() * sizeof(uint64_t));
   pad();
-  for (uint32_t slot : row_slots_) {
-    std::memcpy(base + at, episodes_.row(slot), row_stride_);
+  for (size_t i = 0; i < row_slots_.size(); ++i) {
+    if (i + kAhead < row_slots_.size()) episodes_.prefetch_row(row_slots_[i + kAhead]);
+    std::memcpy(base + at, episodes_.row(row_slots_[i]), row_stride_);
     at += row_stride_;
   }
   part(items_.data(), items_.size() * sizeof(ItemRecord));
@@ -87,6 +90,7 @@ void Payload::write(const TableSpec& spec, CacheHead head, size_t front, Buffer*
   part(gone_.data(), gone_.size() * sizeof(uint64_t));
   part(floors_.data(), floors_.size() * sizeof(uint64_t));
   pad();
+  ++written_;
 }
 
 void release(const TableSpec& spec, Episodes& episodes, const Episode& e, uint64_t key, uint32_t span, uint32_t head) {

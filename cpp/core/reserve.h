@@ -20,6 +20,8 @@ class Reserve {
     if (bytes_ == 0) return;
     void* at = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED) throw std::bad_alloc();
+    // Only advice: where it is not taken, pages are small, and rows in no order cost a walk through the page tables each.
+    if (bytes_ >= kHugeFrom) madvise(at, bytes_, MADV_HUGEPAGE);
     data_ = static_cast<T*>(at);
   }
   ~Reserve() {
@@ -32,6 +34,8 @@ class Reserve {
   const T& operator[](size_t i) const { return data_[i]; }
 
  private:
+  static constexpr size_t kHugeFrom = 16 << 20;  // bytes
+
   T* data_ = nullptr;
   size_t bytes_ = 0;
 };

@@ -4,6 +4,11 @@
 #include <cmath>
 
 namespace memsvc {
+namespace {
+
+constexpr uint64_t kAhead = 8;  // items that are fetched ahead
+
+}  // namespace
 
 View::View(const Schema& schema, const TableSpec& spec, Episodes& episodes)
     : spec_(spec),
@@ -176,7 +181,10 @@ void View::lose_first(uint32_t id) {
 void View::lose(uint32_t id) {
   const Episode& e = episodes_.episode(id);
   Progress& at = progress(id);
-  for (uint64_t s = item_from(e, at, 0); s < at.next; s = item_from(e, at, s + 1)) unmake(e, s, false);
+  for (uint64_t s = item_from(e, at, 0); s < at.next; s = item_from(e, at, s + 1)) {
+    if (s + kAhead < e.count) prefetch(e.slot(s + kAhead));
+    unmake(e, s, false);
+  }
   at = Progress();
 }
 

@@ -38,6 +38,8 @@ class View {
 
   // The episode has grown or ended: queues what has become final for select = "all".
   void grown(uint32_t id);
+  // Fetches what is kept of a step that is about to be added, looked at, sent or lost.
+  void prefetch(uint32_t slot) const { __builtin_prefetch(&items_[slot], 1); }
   // After grown(), once for each episode.
   void ended(uint32_t id);
   // Makes the episode's new items and brings returns and priorities up to date; feedback stays.
@@ -48,6 +50,8 @@ class View {
   bool unsent_in(uint32_t id, bool whole);
   // Whether no item that is still to be sent, now or once the episode has grown, needs the episode's oldest step. For select = "all".
   bool spares_first(uint32_t id);
+  // Whether the server has asked for items again that have not been sent since.
+  bool owes() const { return !asked_.empty(); }
   // Whether losing the oldest step takes an item that look() has not seen yet.
   bool unseen_at_first(uint32_t id) const;
   // Before the episode's oldest step is dropped; before the whole episode is.

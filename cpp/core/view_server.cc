@@ -5,13 +5,18 @@
 #include "view.h"
 
 namespace memsvc {
+namespace {
+
+constexpr size_t kAhead = 12;  // items that are fetched ahead
+
+}  // namespace
 
 bool View::find(uint64_t key, uint32_t* id, uint64_t* index) const {
   return episodes_.locate(key, id, index) && items_[episodes_.episode(*id).slot(*index)].made;
 }
 
 void View::send(uint32_t id, uint64_t start, bool all_rows, Payload* payload) {
-  const Episode& e = episodes_.episode(id);
+  Episode& e = episodes_.episode(id);
   const uint32_t slot = e.slot(start);
   Item& item = items_[slot];
   ItemRecord record;
@@ -46,6 +51,10 @@ void View::resend(uint64_t most, size_t max_bytes, Payload* payload) {
 
 bool View::fill_queued(uint64_t most, size_t max_bytes, Payload* payload) {
   while (!queue_.empty() && payload->items() < most && (payload->empty() || payload->bytes() <= max_bytes)) {
+    if (queue_.size() > kAhead) {
+      episodes_.prefetch(queue_[kAhead]);
+      prefetch(queue_[kAhead]);
+    }
     const Step& step = episodes_.step(queue_.front());
     send(step.episode, step.index, false, payload);
     progress(step.episode).sent = step.index + 1;
