@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from .ended import Ended, watch
 from .follower import Follower
 from .given import version_of
+from .handover import Handover
 from .link import Endpoint, endpoint_of
 from .params import Params
 from .pusher import Pusher, Unsent
@@ -80,6 +81,7 @@ class Actor:
             link,
             memory,
             welcome,
+            Handover(self._endpoint),
             name=self.name,
             envs=envs,
             where=str(self._endpoint),
@@ -193,7 +195,7 @@ class Actor:
 
     def stats(self) -> dict[str, Any]:
         """Bytes and counts of every queue: `memory` (memsvc_core.Memory.stats), `window`, `pushes` by table, `params` (of the own topic),
-        `topics` (of others), `silent_s` since the server was heard.
+        `topics` (of others), `silent_s` since the server was heard, `transport` as in Learner.stats.
         """
         return {"name": self.name, "memory": self._memory.stats(), **self._pusher.stats()}
 

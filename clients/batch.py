@@ -97,6 +97,13 @@ class Layout:
         body = memoryview(message.body)
         if body.nbytes != self.bytes or message.a != self.batch_size:
             raise ProtocolError(f"a batch of {message.a} items in {body.nbytes} bytes came, {self.batch_size} in {self.bytes} were asked for")
+        return self._over(body, message.b, message.f)
+
+    def copy(self, batch: Batch, frame: NDArray[np.uint8]) -> Batch:
+        """The same batch, which lies in `frame`, in memory of its own."""
+        return self._over(frame.copy().data, batch.population, batch.total)
+
+    def _over(self, body: memoryview, population: int, total: float) -> Batch:
         arrays = self._views.of(body)
         columns = dict(zip(self._names, arrays, strict=False))  # what is left has no name of its own: the service's columns
-        return Batch(columns, arrays[-_SERVICE_COLUMNS:], message.b, message.f, self._burn_in)
+        return Batch(columns, arrays[-_SERVICE_COLUMNS:], population, total, self._burn_in)

@@ -14,10 +14,12 @@ from memsvc_proto.errors import MemsvcError, NotReady, UnknownTable, Unreachable
 from memsvc_proto.wire import Kind, Message
 from numpy.typing import NDArray
 
-from .batch import Layout
+from .batch import Batch, Layout
 from .follower import Follower
+from .handover import Handover
 from .link import Endpoint, Link
 from .reasons import sentence
+from .slots import SPARE
 from .stock import Ready, Stock
 from .turn import Turn
 from .waiting import Waiting
@@ -26,6 +28,8 @@ from .welcome import Welcome, changed, greet, hello_message, refusal
 ASK_S = 1.0  # the longest that the server keeps a request before it says why it waits
 SILENT_S = 3.0  # silence in which an answer was due: the server is greeted anew
 _REGREET_S = 30.0
+_UP_BYTES = 1 << 20  # of the rings in memory shared with a server of this host; priorities of 30,000 items are still one message of it
+_DOWN_BYTES = 1 << 18
 
 _log = logging.getLogger("memsvc_client")
 
@@ -33,12 +37,14 @@ _log = logging.getLogger("memsvc_client")
 class Conversation:
     """Whoever calls anything but `answer` has the `turn`. Raises Unreachable, UnknownTable, or the server's refusal where the handshakes fail."""
 
-    def __init__(self, endpoint: Endpoint, name: str, table: str | None, batch_size: int, topic: str, timeout: float) -> None:
+    def __init__(self, endpoint: Endpoint, name: str, table: str | None, batch_size: int, ahead: int, topic: str, timeout: float) -> None:
+        """`ahead`: batches that will be asked for before they are used."""
         self.where = str(endpoint)
         self.counts = {"sampled": 0, "updates": 0, "applied": 0, "stale": 0, "refused": 0, "errors": 0}
         self.stock = Stock()
         self.turn = Turn(self._wake, f"learner {name!r}")
         self._endpoint, self._name, self._batch_size, self._timeout = endpoint, name, batch_size, timeout
+        self._slots = ahead + SPARE
         self._seq = 1
         deadline = time.monotonic() + timeout
         self.door: Link = endpoint.connect("door")
@@ -46,7 +52,9 @@ class Conversation:
             self._welcome = greet(self.door, hello_message(1, "learner", name), timeout, self.where)
             self.table = find_table(self._welcome, table, self.where)
             self.table_name = str(self._welcome.tables[self.table]["name"])
-            self.draw: Link = endpoint.connect("draw")
+            self.spec = self._welcome.specs[self.table]
+            self.layout = Layout(self.spec, batch_size)
+            self.draw = self._connect_draw()
             try:
                 greet(self.draw, self._draw_hello(1), max(0.1, deadline - time.monotonic()), f"the draw address of {self.where}")
             except BaseException:
@@ -55,8 +63,7 @@ class Conversation:
         except BaseException:
             self.door.close()
             raise
-        self.spec = self._welcome.specs[self.table]
-        self.layout = Layout(self.spec, batch_size)
+        self.handover = Handover(endpoint)
         self.follower = Follower(topic)
         self.follower.restarted(self._welcome.versions)
         self._taken: deque[tuple[int, bool]] = deque()  # seqs of SAMPLEs whose batches were returned, or let go, which the server has not heard yet
@@ -76,16 +83,21 @@ class Conversation:
 
     def ask(self, ahead: int, timeout: float, min_version: int | None = None) -> None:
         """Asks for batches until `ahead` of this `min_version` are here or on their way."""
+        if self.draw.parted:  # batches may come from a new server by now, by its socket: its memory is better
+            self.listen(0)
+            self._greet_anew(time.monotonic())
         while self.stock.short_of(ahead, min_version):
             seq = self.next()
             # Half of a short wait, so that the server's reason comes before its end.
             patience = max(0.0, min(ASK_S, timeout / 2))
             meta = {} if min_version is None else {"min_version": min_version}
+            slots = self.draw.slots
+            number, frame = (slots.free() if slots is not None else None) or (-1, None)
             try:
-                self.draw.send(Message(Kind.SAMPLE, seq, self.table, self._batch_size, f=patience, meta=meta))
+                self.draw.send(Message(Kind.SAMPLE, seq, self.table, self._batch_size, 1 + number, patience, meta))
             except WindowFull:
                 return  # priorities fill the queue while the server is away: who waits for a batch finds that out, and greets it anew
-            self.stock.ask(seq, min_version, self.follower.newest)
+            self.stock.ask(seq, min_version, self.follower.newest, frame)
 
     def returned(self, one: Ready) -> None:
         """This batch is its caller's now. Where the table counts what was delivered, the server hears so; else it would give the items out again when
@@ -93,6 +105,15 @@ class Conversation:
         """
         self.counts["sampled"] += 1
         self._tell(one, False)
+
+    def batch_of(self, one: Ready, copy: bool) -> Batch:
+        """What its caller gets: a view of the slot in which it was drawn, or, with `copy` and where the caller keeps so many that none is left to
+        draw into, a copy, which leaves the slot to later batches.
+        """
+        slots = self.draw.slots
+        if one.frame is not None and (copy or (slots is not None and slots.short)):
+            return self.layout.copy(one.batch, one.frame)
+        return one.batch
 
     def grown_stale(self, one: Ready) -> bool:
         """Whether a batch was asked for before a version came that makes an item of it too stale (limits.max_staleness, by the learner's own topic).
@@ -154,7 +175,10 @@ class Conversation:
         while message is not None:
             self._heard = self._heard_draw = time.monotonic()
             if message.kind is Kind.BATCH:
-                self.stock.came(message.seq, self.layout.read(message))
+                frame = None if memoryview(message.body).nbytes else self.stock.frame(message.seq)
+                if frame is not None:
+                    message.body = frame
+                self.stock.came(message.seq, self.layout.read(message), frame)
                 return
             asked = message.seq in self.stock.asked
             min_version = self.stock.answered(message.seq)
@@ -182,7 +206,7 @@ class Conversation:
             elif message.kind is Kind.WELCOME:
                 # A server that was only slow has answered the draw link since, and of several HELLOs to one that was away the last counts: an
                 # older answer, perhaps of an older server, names a draw address that may be dead.
-                slow = message.meta.get("epoch") == self._welcome.epoch and self._heard_draw > self._greeted
+                slow = message.meta.get("epoch") == self._welcome.epoch and self._heard_draw > self._greeted and not self.draw.parted
                 if message.seq == self._hello_seq and not slow:
                     self._rejoin(Welcome.read(message))
             else:
@@ -218,20 +242,36 @@ class Conversation:
         finally:
             self._answers.pop(seq, None)
 
+    def fetch(self, fetch: Message) -> None:
+        """Makes the follower's request: its answer is here at once, in shared memory, or comes over the door link."""
+        answer = self.handover.fetch(fetch, self.follower)
+        if answer is None:
+            self.door.send(fetch)
+        else:
+            self.follower.heard(answer)
+
     def look_around(self, waiting: Waiting) -> None:
         """While a call waits: greets a server that has been silent for too long. It answers when it is back, perhaps with another draw address."""
         now = time.monotonic()
         if now - max(self._heard, waiting.began) < SILENT_S:
             return
+        joined = self._joined
+        self.listen(0)  # the answer to an earlier HELLO may have come behind something else: only that of the last one counts
+        if joined != self._joined:
+            return
         if self._heard > self._greeted:
             self._patience = SILENT_S
-        if now - self._greeted >= self._patience:
-            # Rarer and rarer: all of them arrive when it is back.
-            self._greeted, self._patience = now, min(_REGREET_S, 2 * self._patience)
-            self._hello_seq = self.next()
-            with contextlib.suppress(WindowFull):
-                self.door.send(hello_message(self._hello_seq, "learner", self._name, versions=self._seen(), epoch=self._welcome.epoch))
+        self._greet_anew(now)
         self.listen(0)
+
+    def _greet_anew(self, now: float) -> None:
+        if now - self._greeted < self._patience:
+            return
+        # Rarer and rarer: all of them arrive when it is back.
+        self._greeted, self._patience = now, min(_REGREET_S, 2 * self._patience)
+        self._hello_seq = self.next()
+        with contextlib.suppress(WindowFull):
+            self.door.send(hello_message(self._hello_seq, "learner", self._name, versions=self._seen(), epoch=self._welcome.epoch))
 
     # Words.
 
@@ -265,10 +305,12 @@ class Conversation:
         if not self.turn.end(timeout):
             return False
         self._tell_taken()
+        self.handover.close()
         for link in (self.draw, self.door):
             with contextlib.suppress(MemsvcError):
                 _say_bye(link, self.next(), min(deadline, time.monotonic() + timeout / 2))
             link.close()
+        self.stock = Stock()  # batches that were never returned may lie in shared memory, which goes at once
         self.turn.__exit__()
         return True
 
@@ -291,12 +333,17 @@ class Conversation:
         _log.warning("learner %s has joined the server at %s anew; %d requests are made again", self._name, self.where, len(self.stock.asked))
         self._welcome = welcome
         self._joined += 1
-        old, self.draw = self.draw, self._endpoint.connect("draw")
+        old, self.draw = self.draw, self._connect_draw()
         old.close()
         self.draw.send(self._draw_hello(self.next(), self._seen()))
         self.stock.restart()
         self._taken.clear()
         self.follower.restarted(welcome.versions)
+
+    def _connect_draw(self) -> Link:
+        link = self._endpoint.connect("draw")
+        link.share(_UP_BYTES, _DOWN_BYTES, self._slots, self.layout.bytes)
+        return link
 
     def _seen(self) -> dict[str, int]:
         return {self.follower.topic: self.follower.seen}

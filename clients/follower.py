@@ -17,20 +17,22 @@ class Follower:
     def __init__(self, topic: str) -> None:
         self.topic = topic
         self.newest = 0  # known to exist
+        self.newest_bytes = -1  # of its blob; < 0: not known
         self.returned = 0  # last handed out by take()
         self.asked_at = -1.0  # when a FETCH that is not answered yet was sent; < 0: none is
         self._blob: tuple[int, Any] | None = None
         self._asked_first = float("-inf")
 
-    def notice(self, version: int) -> None:
-        """A version is said to exist."""
-        self.newest = max(self.newest, version)
+    def notice(self, version: int, size: int = -1) -> None:
+        """A version is said to exist, of `size` bytes where that is known."""
+        if version > self.newest:
+            self.newest, self.newest_bytes = version, size
 
     def heard(self, message: Message) -> None:
         """Takes a NOTICE or PARAMS; other topics' are ignored."""
         if message.meta.get("topic") != self.topic:
             return
-        self.notice(message.a)
+        self.notice(message.a, message.b if message.kind is Kind.NOTICE else -1)
         if message.kind is Kind.PARAMS:
             self.asked_at = -1.0
             if message.a > max(self.returned, self.held):
@@ -38,7 +40,7 @@ class Follower:
 
     def restarted(self, versions: dict[str, int]) -> None:
         """A new server answers from now on: what it has counts, and an unanswered FETCH is lost."""
-        self.newest = versions.get(self.topic, 0)
+        self.newest, self.newest_bytes = versions.get(self.topic, 0), -1
         self.asked_at = -1.0
 
     @property

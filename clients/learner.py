@@ -20,7 +20,7 @@ from .conversation import ASK_S, Conversation
 from .ended import Ended, watch
 from .given import keys_of, priorities_of, version_of
 from .link import Endpoint, endpoint_of
-from .params import Params, encode
+from .params import Blob, Params
 from .waiting import Waiting
 from .welcome import unique_name
 
@@ -34,7 +34,8 @@ class Learner:
 
     `table`: a name, or None where the server has one table only (UnknownTable lists those there are). `prefetch`: batches that are asked for ahead of
     their use, 0 to 8; in process it is 0. `timeout`: seconds for the handshake here (Unreachable), and the default of `sample`. `topic`: of `publish`
-    and `params`.
+    and `params`. `copy`: for who keeps many batches: each gets memory of its own, where it would else be a view of memory shared with a server of the
+    same host (a few are; further ones are copied by themselves, so a batch never changes under its owner).
 
     Threads may share a learner; a waiting call holds up nobody. After a fork every call in the child but `close` raises UsedAfterFork: make a new one
     there. A pickled learner is its address and settings; unpickling connects at once.
@@ -48,20 +49,22 @@ class Learner:
         prefetch: int = 2,
         timeout: float = 30.0,
         topic: str = "default",
+        copy: bool = False,
     ) -> None:
         if isinstance(batch_size, bool) or not isinstance(batch_size, (int, np.integer)) or batch_size < 1:
             raise ConfigError(f"batch_size: expected a positive integer, got {batch_size!r}")
         if not isinstance(prefetch, (int, np.integer)) or not 0 <= prefetch <= MAX_PREFETCH:
             raise ConfigError(f"prefetch: expected an integer from 0 to {MAX_PREFETCH}, got {prefetch!r}")
         self._endpoint: Endpoint = endpoint_of(address)
-        self._settings = {"table": table, "batch_size": batch_size, "prefetch": prefetch, "timeout": timeout, "topic": topic}
+        self._settings = {"table": table, "batch_size": batch_size, "prefetch": prefetch, "timeout": timeout, "topic": topic, "copy": copy}
         self._prefetch = prefetch if self._endpoint.ahead else 0
         self._timeout = timeout
+        self._copy = copy
         self._topic = topic
         self._closing = threading.Lock()
         self.name = unique_name("learner")
         self.batch_size = batch_size
-        self._talk: Any = Conversation(self._endpoint, self.name, table, batch_size, topic, timeout)
+        self._talk: Any = Conversation(self._endpoint, self.name, table, batch_size, self._prefetch, topic, timeout)
         self.table: str = self._talk.table_name
         self.columns: list[tuple[str, np.dtype[Any], tuple[int, ...]]] = self._talk.layout.columns
         watch(self)
@@ -98,7 +101,7 @@ class Learner:
                 if ready is not None:
                     talk.returned(ready)
                     talk.ask(ahead, ASK_S, min_version)
-                    return ready.batch
+                    return talk.batch_of(ready, self._copy)
                 talk.look_around(waiting)
                 refused = talk.stock.refused.pop(min_version, None)
             if refused is not None:
@@ -190,14 +193,17 @@ class Learner:
 
         Raises SchemaError, naming the array, and Unreachable.
         """
-        blob = encode(params)
+        blob = Blob(params)
         topic = self._topic if topic is None else topic
         talk: Conversation = self._talk
+        version = talk.handover.publish(topic, blob)
+        if version is None:
+            body = blob.joined()
 
-        def send(seq: int) -> None:
-            talk.send(Message(Kind.PUBLISH, seq, meta={"topic": topic}, body=blob))
+            def send(seq: int) -> None:
+                talk.send(Message(Kind.PUBLISH, seq, meta={"topic": topic}, body=body))
 
-        version = talk.answer(send, talk.take, Waiting("publish()", timeout)).a
+            version = talk.answer(send, talk.take, Waiting("publish()", timeout)).a
         if topic == self._topic:
             with talk.turn:
                 talk.follower.notice(version)
@@ -220,7 +226,9 @@ class Learner:
                     return follower.read(blob)
                 fetch = follower.fetch(talk.next, time.monotonic())
                 if fetch is not None:
-                    talk.door.send(fetch)
+                    talk.fetch(fetch)
+                if follower.held:
+                    continue
                 if follower.returned and follower.asked_at < 0:
                     return None
                 wait = waiting.slice(talk.reason)
@@ -231,7 +239,7 @@ class Learner:
 
     def stats(self) -> dict[str, Any]:
         """Counts of this learner: batches `sampled`, `ready` and `asked` for; priorities sent (`updates`), `applied`, `stale` and `refused`;
-        `params`; `errors`.
+        `params`; `errors`; `transport`: "shared" (memory, with a server of this host), "socket" or "process".
         """
         talk: Conversation = self._talk
         with talk.turn:
@@ -240,6 +248,7 @@ class Learner:
             return {
                 "name": self.name,
                 "table": self.table,
+                "transport": talk.draw.transport,
                 "ready": len(talk.stock.ready),
                 "ready_bytes": len(talk.stock.ready) * talk.layout.bytes,
                 "asked": len(talk.stock.asked),

@@ -1,4 +1,5 @@
-"""How a client reaches a server. Link and Endpoint are the seam: ZMQ here, plain calls in memsvc/local.py, shared memory as a third kind later.
+"""How a client reaches a server. Link and Endpoint are the seam: ZMQ here, with memory shared on one host (channel.py); plain calls in
+memsvc/local.py.
 
 An Endpoint is an address; it makes Links. A client has a "door" link (hello, pushes, acknowledgements, feedback, parameters), a learner a "draw" link
 too.
@@ -14,13 +15,16 @@ import re
 import secrets
 import socket
 import time
-from typing import Literal, Protocol, TypeAlias, cast
+from typing import Any, Literal, Protocol, TypeAlias, cast
 
 import numpy as np
 import zmq
 from memsvc_proto.errors import ConfigError, ProtocolError, Unreachable, WindowFull
 from memsvc_proto.wire import Kind, Message, pack, pack_into, unpack
 from numpy.typing import NDArray
+
+from .channel import Channel, Plan
+from .slots import Slots
 
 Role: TypeAlias = Literal["door", "draw"]
 
@@ -44,6 +48,24 @@ class Link(Protocol):
 
     def wake(self) -> None:
         """Makes the receive that runs now, or the next one, return early. Never waits; does nothing on a closed link."""
+
+    @property
+    def transport(self) -> str:
+        """What carries messages now: "shared" memory, a "socket", or "process" for plain calls."""
+
+    @property
+    def parted(self) -> bool:
+        """True where memory was shared and the server has ended that: it has gone, and another may be in its place, which a HELLO finds out."""
+
+    @property
+    def slots(self) -> Slots | None:
+        """Where the server can draw batches into; None: they come in their messages."""
+
+    def share(self, up: int, down: int, slots: int = 0, slot_bytes: int = 0) -> None:
+        """From now on, or from the next WELCOME, messages go through memory shared with a server of this host: rings of `up` bytes to it and `down`
+        bytes from it, where a message takes at most about half of one (larger ones go as before), and so many slots for batches. Again with every
+        server that takes this one's place. Waits for the server, 4 s at most; where it cannot be, everything stays as it is.
+        """
 
     def close(self) -> None:
         """Frees the link; idempotent. What was not handed to the peer is dropped: say BYE and wait for its answer first."""
@@ -70,29 +92,35 @@ def endpoint_of(address: object) -> Endpoint:
 
 
 class ZmqEndpoint:
-    """A server behind `tcp://host:port` or `ipc://path`. Pickles as its address. Raises ConfigError for what is no such address."""
+    """A server behind `tcp://host:port` or `ipc://path`. Pickles as its address. Raises ConfigError for what is no such address.
+
+    `shared`: memory is shared with a server of the same host; False, or MEMSVC_SHARED=0 in the environment, leaves everything to sockets.
+    """
 
     ahead = True
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, shared: bool = True) -> None:
         match = re.fullmatch(r"tcp://.+:(\d{1,5})|ipc://.+", address)
         if match is None or int(match[1] or 1) not in range(1, 65536):
             raise ConfigError(f"address {address!r}: expected tcp://HOST:PORT or ipc://PATH, as `memsvc serve` announces it", address=address)
         self.address = address
+        self.beside = ""
+        """Name of the socket for shared memory (beside.py) once a WELCOME has told it; "" where there is none, or none is wanted."""
+        self._shared = shared
         self._announced: dict[str, str] = {}
 
     def __str__(self) -> str:
         return self.address
 
-    def __reduce__(self) -> tuple[type[ZmqEndpoint], tuple[str]]:
-        return ZmqEndpoint, (self.address,)
+    def __reduce__(self) -> tuple[type[ZmqEndpoint], tuple[str, bool]]:
+        return ZmqEndpoint, (self.address, self._shared)
 
     def connect(self, role: Role) -> ZmqLink:
         """See Endpoint. Does not wait for the peer: a name that cannot be resolved yet, or a server not up yet, is tried again behind the scenes."""
         if role == "door":
-            return ZmqLink(self, self.address)
+            return ZmqLink(self, self.address, role)
         try:
-            return ZmqLink(self, self._announced["draw"])
+            return ZmqLink(self, self._announced["draw"], role)
         except KeyError:
             raise Unreachable(f"the server at {self.address} has not announced where batches are drawn: say HELLO at its door first") from None
 
@@ -100,6 +128,8 @@ class ZmqEndpoint:
         """Takes the addresses from a WELCOME; returns the one of parameter notices, or "" when none is announced."""
         for name in ("draw", "params"):
             self._announced[name] = self._through_door(str(message.meta.get(name) or ""))
+        wanted = self._shared and os.environ.get("MEMSVC_SHARED", "1") != "0"
+        self.beside = str(message.meta.get("beside") or "") if wanted else ""
         return self._announced["params"]
 
     def _through_door(self, announced: str) -> str:
@@ -113,11 +143,17 @@ class ZmqEndpoint:
 class ZmqLink:
     """A DEALER, on a door link a SUB for parameter notices once a WELCOME names their address, and a socket pair that wakes the receiver."""
 
-    def __init__(self, endpoint: ZmqEndpoint, address: str) -> None:
+    def __init__(self, endpoint: ZmqEndpoint, address: str, role: Role) -> None:
         self.malformed = 0  # messages dropped because they could not be read
         self._endpoint = endpoint
+        self._role = role
+        self._plan: Plan | None = None  # of the memory that its owner wants to share
+        self._channel: Channel | None = None
+        self._tried = ""  # the name of the last server's socket for shared memory
+        self.parted = False
         self._poller = zmq.Poller()
-        self._dealer = _socket(zmq.DEALER, address)
+        self._identity = b"m" + secrets.token_bytes(15)
+        self._dealer = _socket(zmq.DEALER, address, self._identity)
         self._notices: zmq.Socket[bytes] | None = None
         self._notices_at = ""
         self._woken, self._waker = socket.socketpair()
@@ -126,32 +162,55 @@ class ZmqLink:
         self._poller.register(self._dealer, zmq.POLLIN)
         self._poller.register(self._woken, zmq.POLLIN)
 
+    @property
+    def transport(self) -> str:
+        """See Link."""
+        return "shared" if self._channel is not None and self._channel.begun else "socket"
+
+    @property
+    def slots(self) -> Slots | None:
+        """See Link."""
+        return self._channel.slots if self._channel is not None else None
+
+    def share(self, up: int, down: int, slots: int = 0, slot_bytes: int = 0) -> None:
+        """See Link."""
+        self._plan = Plan.of(up, down, slots, slot_bytes)
+        self._open_channel()
+
     def send(self, message: Message, frame: NDArray[np.uint8] | None = None) -> None:
-        """See Link. Frames of 64 KB and more are sent from where they are."""
+        """See Link. Frames of 64 KB and more that go by the socket are sent from where they are."""
+        if frame is None:
+            raw: Any = pack(message)
+        else:
+            pack_into(message, frame)
+            raw = frame
+        channel = self._channel
         try:
-            if frame is None:
-                self._dealer.send(pack(message), zmq.NOBLOCK)
-            else:
-                pack_into(message, frame)
-                self._dealer.send(frame.data, zmq.NOBLOCK, frame.nbytes < _SMALL_BYTES)
+            if channel is None or channel.ended:
+                self._send_raw(raw)
+            elif not channel.send(raw):
+                if not channel.room():
+                    raise zmq.Again
+                self._send_raw(raw)
+                channel.mark()
+        except ProtocolError as error:
+            self._give_up(error)
+            self._send_raw(raw)
         except zmq.Again:
             raise WindowFull(f"messages to {self._endpoint} wait to be sent, and no more can be queued: the server does not take them") from None
 
     def receive(self, timeout_s: float) -> Message | None:
         """See Link. A malformed message is dropped, counted and logged once."""
+        message = self._take()
+        if message is not None or timeout_s <= 0:
+            return message
         deadline = time.monotonic() + timeout_s
         while True:
+            if self._sleep(deadline - time.monotonic()):
+                return None
             message = self._take()
-            if message is not None:
+            if message is not None or time.monotonic() >= deadline:
                 return message
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return None
-            ready = self._poller.poll(math.ceil(left * 1e3))
-            if any(source == self._woken.fileno() for source, _ in ready):
-                with contextlib.suppress(BlockingIOError):
-                    self._woken.recv(4096)
-                return None
 
     def wake(self) -> None:
         """See Link. A pair that is full has woken the receiver already."""
@@ -160,33 +219,107 @@ class ZmqLink:
 
     def close(self) -> None:
         """See Link."""
+        self._close_channel()
         self._dealer.close(0)
         if self._notices is not None:
             self._notices.close(0)
         self._waker.close()
         self._woken.close()
 
+    def _send_raw(self, raw: Any) -> None:
+        self._dealer.send(raw, zmq.NOBLOCK, isinstance(raw, bytes) or raw.nbytes < _SMALL_BYTES)
+
+    def _sleep(self, seconds: float) -> bool:
+        # Until something may have come. True: `wake` was called.
+        channel = self._channel
+        if seconds <= 0 or (channel is not None and not channel.doze()):
+            return False
+        for source, _ in self._poller.poll(math.ceil(seconds * 1e3)):
+            if source == self._woken.fileno():
+                with contextlib.suppress(BlockingIOError):
+                    self._woken.recv(4096)
+                return True
+            if channel is not None and source == channel.fileno():
+                channel.heard()
+        return False
+
     def _take(self) -> Message | None:
-        for source in (self._dealer, self._notices):
-            if source is None:
-                continue
+        while True:
+            raw = self._next_raw()
+            if raw is None:
+                return None
             try:
-                frames = source.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                continue
-            try:
-                # A small frame lies anywhere in a shared buffer: its copy is aligned. A large one is its own memory, at a multiple of 8.
-                raw = frames[-1].buffer
-                message = unpack(bytearray(raw) if raw.nbytes < _SMALL_BYTES else raw)
+                message = unpack(raw)
             except ProtocolError as error:
                 self.malformed += 1
                 if self.malformed == 1:
                     _log.warning("a message from %s cannot be read and is dropped, as later ones will be: %s", self._endpoint, error)
                 continue
+            if message.kind is Kind.SHARED:
+                if self._channel is not None:
+                    self._channel.begun = True
+                continue
             if message.kind is Kind.WELCOME:
                 self._listen(self._endpoint.learn(message))
+                self._open_channel()
             return message
-        return None
+
+    def _next_raw(self) -> Any:
+        channel = self._channel
+        raw: Any = None
+        if channel is None:
+            raw = self._from(self._dealer)
+        else:
+            try:
+                raw = channel.next(self._from_dealer)
+            except ProtocolError as error:
+                self._give_up(error)
+            if raw is None and channel.ended:
+                self._close_channel()
+                raw = self._from(self._dealer)
+        return raw if raw is not None or self._notices is None else self._from(self._notices)
+
+    def _from_dealer(self) -> Any:
+        return self._from(self._dealer)
+
+    @staticmethod
+    def _from(source: zmq.Socket[bytes]) -> Any:
+        try:
+            frame = source.recv_multipart(zmq.NOBLOCK, copy=False)[-1]
+        except zmq.Again:
+            return None
+        # A small frame lies anywhere in a shared buffer: its copy is aligned. A large one is its own memory, at a multiple of 8.
+        raw = frame.buffer
+        return bytearray(raw) if raw.nbytes < _SMALL_BYTES else raw
+
+    def _open_channel(self) -> None:
+        if self._plan is None or self._channel is not None or self._tried == self._endpoint.beside:
+            return
+        self._tried = self._endpoint.beside
+        if not self._tried:
+            return
+        channel = Channel.open(self._endpoint.beside, self._role, self._identity, self._plan)
+        if channel is None:
+            return
+        try:
+            # The server reads the ring from here on; what was sent before comes by the socket, and before this.
+            self._dealer.send(pack(Message(Kind.SHARED)), zmq.NOBLOCK)
+        except zmq.Again:
+            channel.close()
+            return
+        self._channel, self.parted = channel, False
+        self._poller.register(channel.fileno(), zmq.POLLIN)
+
+    def _give_up(self, error: ProtocolError) -> None:
+        _log.warning("memory shared with %s cannot be used any more, sockets are used: %s", self._endpoint, error)
+        self._close_channel()
+
+    def _close_channel(self) -> None:
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            self.parted = True
+            self._poller.unregister(channel.fileno())
+            channel.close()
 
     def _listen(self, address: str) -> None:
         if address == self._notices_at or not address:
@@ -194,7 +327,7 @@ class ZmqLink:
         if self._notices is not None:
             self._poller.unregister(self._notices)
             self._notices.close(0)
-        self._notices = _socket(zmq.SUB, address)
+        self._notices = _socket(zmq.SUB, address, b"")
         self._notices_at = address
         self._poller.register(self._notices, zmq.POLLIN)
 
@@ -212,7 +345,7 @@ def _context() -> zmq.Context[zmq.Socket[bytes]]:
     return context
 
 
-def _socket(kind: int, address: str) -> zmq.Socket[bytes]:
+def _socket(kind: int, address: str, identity: bytes) -> zmq.Socket[bytes]:
     made = _context().socket(kind)
     made.setsockopt(zmq.LINGER, 0)
     made.setsockopt(zmq.RECONNECT_IVL, 100)
@@ -223,7 +356,7 @@ def _socket(kind: int, address: str) -> zmq.Socket[bytes]:
     if "[" in address:
         made.setsockopt(zmq.IPV6, 1)
     if kind == zmq.DEALER:
-        made.setsockopt(zmq.ROUTING_ID, b"m" + secrets.token_bytes(15))
+        made.setsockopt(zmq.ROUTING_ID, identity)
     else:
         made.setsockopt(zmq.RCVHWM, _NOTICES)
         made.setsockopt(zmq.SUBSCRIBE, b"")

@@ -17,6 +17,7 @@ from memsvc_proto.wire import Kind, Message
 
 from .arrivals import Arrivals
 from .caches import CacheOutlet
+from .handover import Handover
 from .link import Link
 from .outlet import Outlet
 from .pulse import PING_S
@@ -26,6 +27,8 @@ from .welcome import Welcome
 
 _NEVER = 1 << 62
 _BURST = 64  # messages handled before the next look at what is due
+_SHARED_MESSAGES = 8  # that memory shared with a server of this host has room for, and bytes for what it says
+_SHARED_DOWN_BYTES = 1 << 18
 
 _log = logging.getLogger("memsvc_client")
 
@@ -49,6 +52,7 @@ class Pusher(Arrivals):
         link: Link,
         memory: Memory,
         welcome: Welcome,
+        handover: Handover,
         *,
         name: str,
         envs: int,
@@ -66,6 +70,7 @@ class Pusher(Arrivals):
         self.count = 0
         self.due = 1
         self._message_bytes = message_bytes
+        self._handover = handover
         self._on_failure = on_failure
         self._ends = itertools.count(1)
         self._end = 0
@@ -73,10 +78,12 @@ class Pusher(Arrivals):
         # The thread's own:
         self._seq = 1
         self._flush_seq = 0
+        self._payloads = 0
         self._last_count = -1
         for outlet in outlets:
             outlet.gate.block(outlet.blocked, outlet.places)
         self._thread = threading.Thread(target=self._run, name=f"memsvc-pusher-{name}", daemon=True)
+        link.share(_SHARED_MESSAGES * message_bytes, _SHARED_DOWN_BYTES)
         self._thread.start()
 
     # What callers use.
@@ -105,6 +112,7 @@ class Pusher(Arrivals):
                 "topics": topics,
                 "silent_s": time.monotonic() - self._pulse.heard,
                 "malformed": getattr(self._link, "malformed", 0),
+                "transport": self._link.transport,
             }
 
     def close(self, timeout: float) -> Unsent:
@@ -145,6 +153,7 @@ class Pusher(Arrivals):
             self._failed = Closed(f"the thread of actor {self._name!r} failed: {error!r}")
         finally:
             self._link.close()
+            self._handover.close()
             if self._failed is not None and not self._stopping:
                 self._on_failure(self._failed)
             with self._changed:
@@ -195,13 +204,16 @@ class Pusher(Arrivals):
         return 0.0 if self.count >= self.due else wait
 
     def _drain(self, outlet: Outlet, now: float, added: int) -> float:
-        while not self._pulse.lost and not self._pulse.greeting and self._window.has_room(self._message_bytes):
+        # What shared memory has no room for would go by the socket, at three times the cost. Messages pass their size a little, and never wrap.
+        most = (_SHARED_MESSAGES - 2) * self._message_bytes if self._link.transport == "shared" else _NEVER
+        while not self._pulse.lost and not self._pulse.greeting and self._window.has_room(self._message_bytes, most):
             wait = outlet.due(now, added)
             if wait > 0:
                 return wait
             frame = outlet.payload(now, added)
             if frame is None:
                 continue
+            self._payloads += 1
             seq = self._next()
             message = Message(Kind.PUSH, seq, outlet.table, outlet.sent(seq, frame, now), body=frame[64:])
             try:
@@ -210,7 +222,7 @@ class Pusher(Arrivals):
                 self._complain("queue", "actor %s: pushes cannot be queued any more, and are dropped", self._name)
                 return PING_S
             with self._changed:
-                self._window.sent(seq, frame.nbytes)
+                self._window.sent(seq, frame.nbytes, self._payloads)
                 self._changed.notify_all()
         return PING_S
 
@@ -228,6 +240,12 @@ class Pusher(Arrivals):
             with self._changed:
                 fetch = self._topics.fetch(self._next, now)
             if fetch is None:
+                return
+            answer = self._handover.fetch(fetch, self._topics.of(fetch))
+            if answer is not None:
+                self._handle(answer)
+                if answer.body:
+                    continue
                 return
             try:
                 self._link.send(fetch)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
+import numpy as np
 from memsvc_proto.errors import MemsvcError
+from numpy.typing import NDArray
 
 from .batch import Batch
 
@@ -21,6 +23,8 @@ class Ready(NamedTuple):
     min_version: int | None
     newest: int
     """Version of the learner's topic that was known to it when it asked."""
+    frame: NDArray[np.uint8] | None = None
+    """The slot of shared memory in which it lies."""
 
 
 class Stock:
@@ -29,6 +33,7 @@ class Stock:
     def __init__(self) -> None:
         self.asked: dict[int, int | None] = {}  # seq -> min_version
         self._newest: dict[int, int] = {}  # seq -> newest version then
+        self._frames: dict[int, NDArray[np.uint8]] = {}  # seq -> the slot that the server may write into until it has answered
         self.ready: deque[Ready] = deque()
         self.refused: dict[int | None, MemsvcError] = {}  # the answer to a SAMPLE, by min_version
 
@@ -37,21 +42,28 @@ class Stock:
         known = sum(1 for version in self.asked.values() if version == min_version) + sum(1 for one in self.ready if one.min_version == min_version)
         return known < ahead and len(self.asked) < MOST_ASKED
 
-    def ask(self, seq: int, min_version: int | None, newest: int) -> None:
-        """A SAMPLE went out, while `newest` was the newest version known."""
+    def ask(self, seq: int, min_version: int | None, newest: int, frame: NDArray[np.uint8] | None = None) -> None:
+        """A SAMPLE went out, while `newest` was the newest version known; its batch is wanted in the slot `frame`."""
         self.asked[seq], self._newest[seq] = min_version, newest
+        if frame is not None:
+            self._frames[seq] = frame
+
+    def frame(self, seq: int) -> NDArray[np.uint8] | None:
+        """The slot that was asked for with `seq`."""
+        return self._frames.get(seq)
 
     def answered(self, seq: int) -> int | None:
         """It has been answered, with a batch or without; returns its min_version."""
         self._newest.pop(seq, None)
+        self._frames.pop(seq, None)
         return self.asked.pop(seq, None)
 
-    def came(self, seq: int, batch: Batch) -> None:
-        """The answer of `seq`. Where calls with ever other min_versions give up before their answers come, the oldest of those are let go; what the
-        server counts as on its way comes back to it when the learner leaves.
+    def came(self, seq: int, batch: Batch, frame: NDArray[np.uint8] | None = None) -> None:
+        """The answer of `seq`, which lies in the slot `frame`, or in its message. Where calls with ever other min_versions give up before their
+        answers come, the oldest of those are let go; what the server counts as on its way comes back to it when the learner leaves.
         """
         newest = self._newest.get(seq, 0)
-        self.ready.append(Ready(batch, seq, self.answered(seq), newest))
+        self.ready.append(Ready(batch, seq, self.answered(seq), newest, frame))
         late = [one for one in self.ready if one.min_version is not None]
         if len(late) > MOST_ASKED:
             self.ready.remove(late[0])
@@ -68,4 +80,5 @@ class Stock:
         """A new server, which has never heard of these requests."""
         self.asked.clear()
         self._newest.clear()
+        self._frames.clear()
         self.ready = deque(one._replace(seq=0) for one in self.ready)

@@ -55,9 +55,13 @@ class Topics:
                 return message
         return None
 
+    def of(self, fetch: Message) -> Follower:
+        """Whose FETCH this is."""
+        return self._all[fetch.meta["topic"]]
+
     def unsent(self, fetch: Message) -> None:
         """This FETCH could not be sent."""
-        self._all[fetch.meta["topic"]].asked_at = -1.0
+        self.of(fetch).asked_at = -1.0
 
     def stats(self) -> dict[str, Any]:
         """{topic: version last returned, newest that exists, bytes in hand}."""

@@ -43,10 +43,7 @@ class Draws(Router):
         self.wake()
 
     def beside(self) -> None:
-        """Sends queued notices, and takes subscriptions off the XPUB."""
-        with contextlib.suppress(zmq.Again):
-            while True:
-                self._xpub.recv(zmq.NOBLOCK)
+        """Sends queued notices."""
         while self._notices:
             topic, version, size = self._notices.popleft()
             with contextlib.suppress(zmq.Again):
@@ -54,6 +51,9 @@ class Draws(Router):
                 self._xpub.send_multipart([topic.encode(), frame], zmq.NOBLOCK)
 
     def _turn(self, now: float) -> None:
+        with contextlib.suppress(zmq.Again):
+            while True:  # subscriptions
+                self._xpub.recv(zmq.NOBLOCK)
         self._engine.tick()
         super()._turn(now)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from typing import Any
 
 from memsvc_proto.errors import MemsvcError, ProtocolError, ServerError, UnknownTable, UsedAfterFork
@@ -53,7 +53,7 @@ class Engine:
         self.config = config
         self.clock = clock
         self.epoch = os.urandom(8).hex()
-        self.addresses = {"draw": "", "params": ""}
+        self.addresses = {"draw": "", "params": "", "beside": ""}
         self.about: dict[str, Any] = {}  # what the server adds to the statistics: its addresses
         self.notices: list[Notice] = []
         self.parameters = Parameters()
@@ -187,6 +187,14 @@ class Engine:
         self._served(table, self.clock())
         return settings
 
+    def publish(self, topic: str, blob: Sized) -> int:
+        """Keeps parameters that came in memory (lending.py) as the newest of `topic`, tells everybody, returns their version. ProtocolError: too many
+        topics.
+        """
+        version = self.publishing.keep(topic, blob)
+        self._aged(self.clock())
+        return version
+
     def _probe(self, now: float) -> None:
         for peer in self.members.actors():
             if now - peer.heard >= PROBE_S:
@@ -272,13 +280,16 @@ class Engine:
 
     def _publish(self, peer: Peer, message: Message, now: float) -> None:
         self.publishing.publish(peer, message)
-        for table in self.tables:  # what has grown too stale makes room
-            self._served(table, now)
+        self._aged(now)
 
     def _fetch(self, peer: Peer, message: Message, now: float) -> None:
         self.publishing.fetch(peer, message)
 
     # Parts of the above.
+
+    def _aged(self, now: float) -> None:
+        for table in self.tables:  # what has grown too stale makes room
+            self._served(table, now)
 
     def _served(self, table: Table, now: float) -> None:
         """Something has changed that may let waiting learners go on, or actors."""

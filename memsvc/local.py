@@ -109,6 +109,13 @@ class LocalLink:
             message.body = memoryview(frame)[wire.HEADER_BYTES :]
         self._engine.handle(self._peer, message)
 
+    transport = "process"
+    parted = False
+    slots = None
+
+    def share(self, up: int, down: int, slots: int = 0, slot_bytes: int = 0) -> None:
+        """See Link: there is nothing to share within a process."""
+
     def receive(self, timeout_s: float) -> Message | None:
         """The next message, or None at the timeout or a wake. Raises Closed when the server was closed and nothing is left."""
         return self._peer.receive(timeout_s)
@@ -140,6 +147,11 @@ class LocalEndpoint:
 
     def __str__(self) -> str:
         return f"{self._address} (in process)"
+
+    @property
+    def beside(self) -> str:
+        """As that of clients/link.py: large parameters go through memory that clients in other processes of this host see too."""
+        return self._engine.addresses["beside"]
 
     def __reduce__(self) -> Any:
         raise TypeError(f"an in-process client of {self._address} cannot be sent to another process; make one there with its address")

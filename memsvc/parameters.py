@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from typing import Any
 
 from memsvc_proto.errors import ProtocolError
@@ -28,7 +28,7 @@ class Parameters:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._floor: dict[str, int] = {}
-        self._newest: dict[str, tuple[int, bytes]] = {}
+        self._newest: dict[str, tuple[int, Sized]] = {}
 
     def reported(self, versions: Mapping[str, int]) -> None:
         """A client has seen these versions, perhaps of an earlier server."""
@@ -37,8 +37,8 @@ class Parameters:
                 if topic in self._floor or len(self._floor) < MAX_TOPICS:
                     self._floor[topic] = max(self._floor.get(topic, 0), version)
 
-    def publish(self, topic: str, blob: bytes) -> int:
-        """Keeps `blob` as the newest; returns its version. ProtocolError where there are too many topics already."""
+    def publish(self, topic: str, blob: Sized) -> int:
+        """Keeps `blob` (bytes, or lending.py's Held) as the newest; returns its version. ProtocolError where there are too many topics already."""
         with self._lock:
             if topic not in self._newest and len(self._newest) >= MAX_TOPICS:
                 raise ProtocolError(f"there are {MAX_TOPICS} topics already; publish to one of them instead of {topic!r}")
@@ -47,7 +47,7 @@ class Parameters:
             self._newest[topic] = (version, blob)
             return version
 
-    def newest(self, topic: str) -> tuple[int, bytes]:
+    def newest(self, topic: str) -> tuple[int, Any]:
         """(version, blob); (0, b"") before the first publication."""
         with self._lock:
             return self._newest.get(topic, (0, b""))

@@ -65,6 +65,15 @@ class Peer(ABC):
     def in_flight(self) -> int:
         """Large messages that were sent and have not left this process: batches and parameters."""
 
+    @property
+    def shared(self) -> bool:
+        """True while its messages go through memory that it shares with this process."""
+        return False
+
+    def slot(self, number: int, size: int) -> Any:
+        """Where it wants a batch of `size` bytes drawn, u8[size]; None where it has no such place (the batch then goes in its message)."""
+        return None
+
     def probe(self) -> None:
         """Sends what means nothing, which finds out whether the connection still exists; carriers whose connections cannot break do nothing."""
         self.send(Message(Kind.PONG, meta={"member": self.member is not None}))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from typing import Any
 
 from memsvc_proto.errors import ProtocolError
@@ -29,13 +29,19 @@ class Publishing:
     def publish(self, peer: Peer, message: Message) -> None:
         """Keeps the newest parameters of a topic, and tells everybody their version."""
         topic = checked_topic(message.meta.get("topic", ""))
-        blob = message.body if isinstance(message.body, bytes) else bytes(message.body)
+        version = self.keep(topic, message.body if isinstance(message.body, bytes) else bytes(message.body))
+        peer.send(Message(Kind.PUBLISHED, message.seq, a=version))
+
+    def keep(self, topic: str, blob: Sized) -> int:
+        """Keeps a blob (bytes, or lending.py's Held) as the newest of its topic, tells everybody, and returns its version. Raises ProtocolError where
+        there are too many topics.
+        """
         with self._lock:
             version = self._parameters.publish(topic, blob)
             self._replay.publish(topic, version)
-        peer.send(Message(Kind.PUBLISHED, message.seq, a=version))
         for notice in list(self._notices):
             notice(topic, version, len(blob))
+        return version
 
     def remind(self, topic: str) -> None:
         """Tells the core the newest version of a topic, for an actor that has just joined."""
@@ -65,4 +71,5 @@ class Publishing:
         if seq is None:
             return
         version, blob = self._parameters.newest(topic)
-        peer.send(Message(Kind.PARAMS, seq, a=version, meta={"topic": topic}, body=blob))
+        body = blob if isinstance(blob, bytes) else blob.view()
+        peer.send(Message(Kind.PARAMS, seq, a=version, meta={"topic": topic}, body=body))

@@ -15,7 +15,7 @@ def report(engine: Engine, now: float) -> dict[str, Any]:
     core = engine.replay.stats()
     for table, kept in zip(engine.tables, core["tables"], strict=True):
         kept |= {"name": table.name, "settings": table.settings, "waiting": table.waiting, "deliveries": engine.deliveries.open(table.index)}
-    members = [(peer.link, peer.member, peer.asking, peer.heard) for peer in engine.members.peers()]
+    members = [(peer.link, peer.member, peer.asking, peer.heard, peer.shared) for peer in engine.members.peers()]
     peers = [
         {
             "link": link,
@@ -25,8 +25,9 @@ def report(engine: Engine, now: float) -> dict[str, Any]:
             "pid": member.pid,
             "waiting": asking,
             "silent_s": round(now - heard, 3),
+            "shared": shared,
         }
-        for link, member, asking, heard in members
+        for link, member, asking, heard, shared in members
         if member is not None
     ]
     return {
@@ -39,6 +40,7 @@ def report(engine: Engine, now: float) -> dict[str, Any]:
         "counts": dict(engine.counts),
         "peers": peers,
         "connections": len(members),
+        "shared": sum(shared for *_, shared in members),
         "parameters": engine.parameters.stats(),
         "queues": {"batches_bytes": engine.pool.bytes},
     }

@@ -16,8 +16,10 @@ from typing import Any
 import zmq
 from memsvc_proto import wire
 from memsvc_proto.errors import ConfigError, ProtocolError
+from memsvc_proto.wire import Kind, Message
 
 from .address import Address
+from .channels import Channel, Channels
 from .engine import Engine
 from .peer import Peer
 
@@ -31,7 +33,10 @@ QUEUED_MESSAGES = 256
 RECEIVED_MESSAGES = 32
 """Messages of about 1 MB that wait per connection while this side is busy; then the sender's window fills."""
 IDLE_S = 600.0
+ORDER_S = 5.0
+"""The longest that a message by the socket is awaited which shared memory has announced."""
 _BURST = 64
+_ROUNDS = 16
 
 
 class ZmqPeer(Peer):
@@ -42,6 +47,17 @@ class ZmqPeer(Peer):
         self.identity = identity
         self._router = router
         self.flying: list[zmq.MessageTracker] = []
+        self.channel: Channel | None = None
+        """Memory shared with it, once it and this side have said SHARED."""
+
+    @property
+    def shared(self) -> bool:
+        """See Peer."""
+        return self.channel is not None
+
+    def slot(self, number: int, size: int) -> Any:
+        """See Peer."""
+        return self.channel.slot(number, size) if self.channel is not None else None
 
     def send(self, message: wire.Message, frame: Any = None) -> None:
         """See Peer. From the router's own thread at once, from others through its outbox."""
@@ -68,6 +84,8 @@ class Router:
         self._peers: dict[bytes, ZmqPeer] = {}
         self._outbox: deque[tuple[ZmqPeer, wire.Message, Any]] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.channels = Channels(self._take, self._ended, self.wake)
+        """Where clients of this host share memory."""
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=f"memsvc-{link}", daemon=True)
         self._next_sweep = 0.0
@@ -89,6 +107,7 @@ class Router:
             self.address = bind(self._socket, address, setting)
         except BaseException:
             self._socket.close(0)
+            self.channels.close()
             os.close(self._wake)
             raise
 
@@ -126,13 +145,22 @@ class Router:
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._wake, zmq.POLLIN)
-        next_turn = 0.0
+        poller.register(self.channels.fileno(), zmq.POLLIN)
+        next_turn, rounds = 0.0, 0
         try:
             while not self._stopping:
-                if not self._receive():
+                busy = self.channels.serve()
+                rounds = rounds + 1 if busy else 0
+                # A look at the socket costs more than one at a ring: it is not taken after every message that came by a ring.
+                if rounds % _ROUNDS == 0:
+                    busy = self._receive() or busy
+                if not busy and self.channels.sleep():
                     for source, _ in poller.poll(int(self.turn_s * 1e3)):
                         if source == self._wake:
                             os.eventfd_read(self._wake)
+                            self.channels.admit()
+                        elif source == self.channels.fileno():
+                            self.channels.listen()
                 self._transmit_queued()
                 self.beside()
                 now = time.monotonic()
@@ -146,12 +174,14 @@ class Router:
 
     def _turn(self, now: float) -> None:
         """Every `turn_s`, on the thread."""
+        for identity in self.channels.overdue(now, ORDER_S):
+            self._ended(identity, ProtocolError("a message that was announced has not come"))
         if now < self._next_sweep:
             return
         self._next_sweep = now + IDLE_S / 10
         for peer in list(self._peers.values()):
             idle = self._engine.clock() - peer.heard
-            kept = (peer.member is not None and peer.member.role == "actor") or self._engine.owes(peer)
+            kept = peer.shared or (peer.member is not None and peer.member.role == "actor") or self._engine.owes(peer)
             if peer.gone or (idle > IDLE_S and not kept):
                 self._forget(peer)
 
@@ -163,23 +193,47 @@ class Router:
             except zmq.Again:
                 return False
             identity = parts[0].bytes
-            peer = self._peers.get(identity)
-            if peer is None or peer.gone:
-                peer = self._peers[identity] = ZmqPeer(self, identity)
-                peer.heard = self._engine.clock()
-            frame = parts[-1].bytes if len(parts[-1]) < COPY_BYTES else parts[-1].buffer
-            try:
-                if len(parts) != 2:
-                    raise ProtocolError(f"a message has one frame behind the routing frame, this one has {len(parts) - 1}")
-                message = wire.unpack(frame)
-            except ProtocolError as error:
-                self._engine.malformed(peer, error)
-                seq = foreign_seq(frame)
-                if seq is not None:
-                    self._engine.refuse(peer, seq, error)
-                continue
-            self._engine.handle(peer, message)
+            channel = self.channels.begun.get(identity)
+            if channel is not None:
+                self.channels.before_socket(channel)
+            self._take(identity, parts[-1].bytes if len(parts[-1]) < COPY_BYTES else parts[-1].buffer, len(parts) - 1)
         return True
+
+    def _take(self, identity: bytes, frame: Any, frames: int = 1) -> None:
+        peer = self._peers.get(identity)
+        if peer is None or peer.gone:
+            peer = self._peers[identity] = ZmqPeer(self, identity)
+            peer.channel = self.channels.begun.get(identity)
+            peer.heard = self._engine.clock()
+        try:
+            if frames != 1:
+                raise ProtocolError(f"a message has one frame behind the routing frame, this one has {frames}")
+            message = wire.unpack(frame)
+        except ProtocolError as error:
+            self._engine.malformed(peer, error)
+            seq = foreign_seq(frame)
+            if seq is not None:
+                self._engine.refuse(peer, seq, error)
+            return
+        if message.kind is Kind.SHARED:
+            self._share(peer)
+        else:
+            self._engine.handle(peer, message)
+
+    def _share(self, peer: ZmqPeer) -> None:
+        channel = self.channels.begin(peer.identity)
+        if channel is not None:
+            self.post(peer, Message(Kind.SHARED), None)  # the last one by the socket
+            peer.channel = channel
+
+    def _ended(self, identity: bytes, error: ProtocolError | None) -> None:
+        peer = self._peers.get(identity)
+        if peer is None:
+            self.channels.drop(identity)
+            return
+        if error is not None:
+            self._engine.malformed(peer, error)
+        self._forget(peer)
 
     def _transmit_queued(self) -> None:
         while self._outbox and not self._stopping:
@@ -193,12 +247,17 @@ class Router:
                 frame = wire.pack(message)
             else:
                 wire.pack_into(message, frame)
+            channel = peer.channel
+            if channel is not None and self._through(channel, peer, frame):
+                return
             large = len(frame) >= COPY_BYTES
             self._socket.send(peer.identity, zmq.SNDMORE | zmq.NOBLOCK)
             if large:
                 peer.flying.append(self._socket.send(frame, zmq.NOBLOCK, copy=False, track=True))
             else:
                 self._socket.send(frame, zmq.NOBLOCK)
+            if channel is not None and peer.channel is channel:
+                channel.mark()
         except zmq.Again:
             self._engine.unsent(peer, message)
         except zmq.ZMQError as error:
@@ -210,13 +269,28 @@ class Router:
             log.exception("%s could not be packed", message.kind.name)
             self._engine.unsent(peer, message)
 
+    def _through(self, channel: Channel, peer: ZmqPeer, frame: Any) -> bool:
+        # True: it went through shared memory. Raises zmq.Again where neither way has room.
+        try:
+            if channel.send(frame):
+                return True
+            if channel.room():
+                return False
+        except ProtocolError as error:
+            self._ended(peer.identity, error)
+            return True
+        raise zmq.Again
+
     def _forget(self, peer: ZmqPeer) -> None:
         self._engine.lost(peer)
+        peer.channel = None
+        self.channels.drop(peer.identity)
         if self._peers.get(peer.identity) is peer:
             del self._peers[peer.identity]
 
     def _close(self) -> None:
         self._socket.close(0)
+        self.channels.close()
         wake, self._wake = self._wake, -1  # in this order: a late wake() must not write to a descriptor that is somebody else's by now
         if wake >= 0:
             os.close(wake)

@@ -12,10 +12,13 @@ import zmq
 
 from . import machine
 from .address import Address, parse_data
+from .beside import Beside
+from .channels import handing_over
 from .config import Config
 from .door import Door
 from .draws import Draws
 from .engine import Engine
+from .lending import Lending
 from .local import LocalEndpoint
 
 if TYPE_CHECKING:
@@ -47,6 +50,7 @@ class Server:
         self._control: Control | None = None
         self._draws: Draws | None = None
         self._door: Door | None = None
+        self._beside: Beside | None = None
         where = parse_data("server.address", config.server.address)
         machine.checked_footprint(config)
         self.engine = Engine(config)
@@ -56,7 +60,10 @@ class Server:
             self._door = Door(self.engine, self._context, where)
             self._draws = Draws(self.engine, self._context, where.beside(".draw"), where.beside(".params"))
             self._address, draw, params = (str(self._announced(one)) for one in (self._door.address, self._draws.address, self._draws.params))
-            self.engine.addresses = {"draw": draw, "params": params}
+            self._beside = Beside(self.engine.counts)
+            self._beside.handlers["channel"] = handing_over({router.link: router.channels for router in (self._door, self._draws)})
+            Lending(self._beside, self.engine)
+            self.engine.addresses = {"draw": draw, "params": params, "beside": self._beside.name}
             self.endpoint = LocalEndpoint(self.engine, self._address)
             """For Actor and Learner in this process: plain calls instead of sockets."""
             self._start_control()
@@ -64,6 +71,7 @@ class Server:
         except BaseException:
             self._shut(CLOSE_S)
             raise
+        self._beside.start()
         self._door.start()
         self._draws.start()
 
@@ -134,9 +142,9 @@ class Server:
             self.endpoint.close()
         if self._control is not None:
             self._control.close()
-        for router in (self._door, self._draws):
-            if router is not None:
-                router.stop(max(0.1, deadline - time.monotonic()))
+        for thread in (self._beside, self._door, self._draws):
+            if thread is not None:
+                thread.stop(max(0.1, deadline - time.monotonic()))
         # Sockets are closed by their threads without linger, so this returns at once; a thread that is stuck must not hold up the caller.
         end = threading.Thread(target=self._context.term, name="memsvc-end", daemon=True)
         end.start()

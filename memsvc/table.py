@@ -35,6 +35,8 @@ class Request:
     batch: int
     min_version: int | None
     deadline: float
+    slot: int = -1
+    """Of the peer's, in which the batch is wanted; -1: in the message."""
 
 
 class Table:
@@ -135,7 +137,7 @@ class Table:
             with self._lock:
                 self._demand.asked(batch)
             self.expect(now)
-        request = Request(peer, message.seq, batch, min_version, now)
+        request = Request(peer, message.seq, batch, min_version, now, message.b - 1)
         if not self._waiting and peer.in_flight() < MAX_IN_FLIGHT and self._deliver(request, size, now):
             return True
         timeout = message.f
@@ -233,16 +235,21 @@ class Table:
         return self._deliver(request, size, now)
 
     def _deliver(self, request: Request, size: int, now: float) -> bool:
-        frame = self._pool.take(size)
+        peer, batch = request.peer, request.batch
+        place = peer.slot(request.slot, size - wire.HEADER_BYTES) if request.slot >= 0 else None
+        frame = self._pool.take(size) if place is None else None
         ticket = self._deliveries.ticket() if self._confirmed else 0
-        drawn = self._replay.draw(self.index, request.batch, frame, wire.HEADER_BYTES, request.min_version, ticket)
+        if frame is None:
+            drawn = self._replay.draw(self.index, batch, place, 0, request.min_version, ticket)
+        else:
+            drawn = self._replay.draw(self.index, batch, frame, wire.HEADER_BYTES, request.min_version, ticket)
         if drawn is None:
             return False
         population, total = drawn
         with self._lock:
-            self._demand.took(request.batch, now)
+            self._demand.took(batch, now)
         if ticket:
-            self._deliveries.sent(request.peer, self.index, request.seq, ticket)
-        body = frame.data[wire.HEADER_BYTES :]
-        request.peer.send(wire.Message(wire.Kind.BATCH, request.seq, self.index, request.batch, population, total, body=body), frame)
+            self._deliveries.sent(peer, self.index, request.seq, ticket)
+        body = b"" if frame is None else frame.data[wire.HEADER_BYTES :]
+        peer.send(wire.Message(wire.Kind.BATCH, request.seq, self.index, batch, population, total, body=body), frame)
         return True

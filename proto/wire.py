@@ -29,7 +29,8 @@ A seq is the sender's own, from 1; an answer repeats the seq of what it answers.
       PARAMS    meta {topic}; a = version (0: none yet); body: a safetensors blob
       STATS     meta: the statistics
       CONFIGURED as at the draw link
-      SHARED    the last message that this peer gets by its socket while its shared memory (memsvc/beside.py) stands; no answer
+      SHARED    the last message by the socket while shared memory (memsvc/beside.py) stands, but for those that it announces: said by the client when
+                it has handed the memory over, and then by the server; the same at the draw link
       ERROR     meta {code, message, details}; answers the message of that seq (0: none); details {hello: true}: say HELLO again
     draw, learner -> server
       SAMPLE    table; a = batch size; f = seconds that the server may keep it waiting before it answers WAIT; b = 1 + the slot of shared memory in
@@ -50,7 +51,7 @@ A seq is the sender's own, from 1; an answer repeats the seq of what it answers.
       UPDATED   answers UPDATE: a = applied, b = stale; body: u64 refused keys. Answers DELETE: a = deleted, b = not there
       ITEMS     answers GET: a = items found, b = N, f = W; body: the columns (TableSpec.layout of a), in the order asked
       CONFIGURED answers CONFIGURE: table; meta: the table's normalised settings
-      SETTINGS, SHARED as at the door
+      SETTINGS  as at the door
       PUBLISHED a = version
     params (XPUB) -> subscribers: two frames, topic and a NOTICE frame: meta {topic}; a = version, b = bytes of the blob
 """
@@ -138,7 +139,7 @@ def pack(message: Message) -> bytes:
     """The frame of `message`; its body is copied. For large bodies see `pack_into`."""
     meta = json.dumps(message.meta, separators=(",", ":")).encode() if message.meta else b""
     padding = bytes(align(len(meta)) - len(meta))
-    body = bytes(message.body)
+    body = message.body if isinstance(message.body, memoryview) and message.body.format == "B" and message.body.contiguous else bytes(message.body)
     return b"".join((_header(message, align(len(meta)) + len(body), len(meta)), meta, padding, body))
 
 

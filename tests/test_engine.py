@@ -37,7 +37,7 @@ def test_time_is_a_parameter_of_the_engine() -> None:
     now = [100.0]
     engine = Engine(memsvc.Config.from_dict(SETTINGS), clock=lambda: now[0])
     peer = Recorder()
-    engine.handle(peer, Message(Kind.SAMPLE, 1, a=8, meta={"timeout": 0.5}))
+    engine.handle(peer, Message(Kind.SAMPLE, 1, a=8, f=0.5))
     engine.tick()
     now[0] = 100.49
     engine.tick()

@@ -177,7 +177,7 @@ def test_welcome_tells_everything(links: Any, server: memsvc.Server) -> None:
     assert len(set(welcome["streams"])) == 3
     assert welcome["epoch"] == server.engine.epoch
     assert welcome["versions"] == {}
-    assert {welcome["draw"], welcome["params"]} == set(server.engine.addresses.values())
+    assert {name: welcome[name] for name in ("draw", "params", "beside")} == server.engine.addresses
     other = learner.hello("learner").meta
     assert other["streams"] == []
     assert actor.ask(Kind.PING, Kind.PONG).meta == {"member": True}

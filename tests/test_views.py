@@ -17,7 +17,8 @@ def test_views_equal_numpy_s_own() -> None:
     buffer = np.random.default_rng(1).integers(0, 2, BYTES, np.uint8)
     for view, (_, dtype, shape, offset) in zip(Views(COLUMNS).of(buffer), COLUMNS, strict=True):
         expected = np.ndarray(shape, dtype, buffer, offset)
-        assert view.dtype == expected.dtype and view.flags == expected.flags
+        assert view.dtype == expected.dtype
+        assert view.flags == expected.flags
         np.testing.assert_array_equal(view, expected)
         view[:] = 1
         assert (expected == 1).all()

@@ -17,6 +17,7 @@ void bind_returns(pybind11::module_& m);
 void bind_replay(pybind11::module_& m);
 void bind_tree(pybind11::module_& m);
 void bind_views(pybind11::module_& m);
+void bind_ring(pybind11::module_& m);
 
 // Raises memsvc_proto.errors.<name>(message, **details). Holds the GIL.
 [[noreturn]] inline void raise(const char* name, const std::string& message, const pybind11::dict& details = pybind11::dict()) {

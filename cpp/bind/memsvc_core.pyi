@@ -40,7 +40,7 @@ class TableSpec:
         """(bytes of a batch, [(name, dtype, shape with the batch axis, offset)]); offsets are multiples of 64."""
 
 class Views:
-    """Numpy arrays at fixed places of any buffer that is large enough: `columns` are [(name, dtype, shape, offset in bytes)], as of TableSpec.layout."""
+    """Numpy arrays at fixed places of any buffer that is large enough: `columns` are [(name, dtype, shape, offset)], as of TableSpec.layout."""
 
     def __init__(self, columns: list[tuple[str, str, tuple[int, ...], int]]) -> None: ...
     def of(self, buffer: Any) -> tuple[NDArray[Any], ...]:
@@ -90,8 +90,9 @@ class Memory:
     def configure(self, table: int, spec: TableSpec) -> None:
         """Takes the settings of `spec` that may change while running: weights, returns and the priorities that no learner has given are made anew,
         staleness is judged again (what select = "all" has passed over as stale stays so). What the server holds keeps its content. O(items)."""
-    def draw(self, table: int, draws: int, max_bytes: int, head: int) -> NDArray[np.uint8] | None:
-        """One push payload (cpp/core/cache.h) behind `head` free bytes, or None when there is nothing to say.
+    def draw(self, table: int, draws: int, max_bytes: int, head: int, out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8] | None:
+        """One push payload (cpp/core/cache.h) behind `head` free bytes, or None when there is nothing to say. It is in the first bytes of `out`
+        (contiguous, writable, at a multiple of 64) where it fits there, else in an array of its own; what is drawn is the same.
 
         Tables with caches: up to `draws` draws by weight, fewer once the payload passes max_bytes, at least one; draws = 0 reports the totals alone.
         Independent draws, w = g * kappa^t * decay^n * p^exponent with n as of before this cache; or, without replacement, each by the weights left,
@@ -107,6 +108,9 @@ class Memory:
         """The server no longer holds these items: their payload travels again when they are drawn again."""
     def missing(self, table: int, keys: Keys) -> None:
         """The server asks for these items' payload: it goes with the next draw(), or among its `gone` keys."""
+    def settled(self, payloads: int) -> None:
+        """The server has answered this many of the payloads that draw() gave, over all tables, and missing() was told what it asked for again. Where
+        every table is select = "all", what only these needed need not be kept any longer. Never waits, costs about .1 us."""
     def reopen(self, streams: Sequence[int]) -> None:
         """A new server: nothing is held there, unfinished episodes go on as new streams' episodes, unsent items are sent again under new keys."""
     @property
@@ -150,7 +154,8 @@ class Replay:
         """The limiter's word to an actor (DEFINITIONS 9): (what its own count of inserted items may reach, items that all actors are ahead of
         learners by); None without a limiter."""
     def publish(self, topic: str, version: int) -> None:
-        """The newest version of a topic: what is too stale for it cannot be drawn from now on (DEFINITIONS 10)."""
+        """The newest version of a topic: what is too stale for it cannot be drawn once this has returned (DEFINITIONS 10); it goes piece by piece,
+        and pushes and draws may come in between."""
     def take_feedback(self, actor: int, table: int) -> tuple[int, Keys, NDArray[np.float64]] | None:
         """Closes the open batch of learners' priorities for this actor and returns it with its number (from 1), or None when it is empty."""
     def with_feedback(self, table: int) -> list[int]:
@@ -193,12 +198,47 @@ class Replay:
     def configure(self, table: int, spec: TableSpec) -> None:
         """Takes what may change while running from `spec`: exponent, beta, values of gamma, lambda, min_items, the limiter, max_staleness."""
     def update(self, table: int, keys: Keys, priorities: NDArray[np.float64]) -> tuple[int, int, Keys]:
-        """Learners' raw priorities: (applied, stale, keys refused because p is NaN, infinite or negative). Of duplicate keys the last counts."""
+        """Learners' raw priorities: (applied, stale, keys refused because p is NaN, infinite or negative). Of duplicate keys the last counts.
+        Lists are applied in their order; between pieces of 1,024 pushes, draws and other updates may come in."""
     def stats(self) -> dict[str, Any]:
         """steps, capacity_steps, bytes, seed; tables: [{items, total, population, min_weight, drawn, inserted, stale_updates, refused_updates,
         evicted, starved, aged (removed as too stale), deleted, put_back, in_flight (draws not confirmed), exhausted, age_steps (mean age of draws
         delivered, in steps of their actors), limiter: {inserted, sampled, ahead (samples that actors are ahead by)} | None, actors: [{name, actor,
         total, population, queue, wanted, drawn, received, starved, left, steps, episodes, short_episodes, stale, age_steps}]}]."""
+
+class Ring:
+    """One end of cpp/core/ring.h: messages through memory that two processes map, one producer and one consumer. One thread at a time uses it.
+
+    `memory`: u8[n], zeros at the start, n and its place multiples of 64; it is kept alive. push, commit and mark return 0 where there is no room, 1,
+    or 2 where the consumer sleeps and is to be woken. What the other side cannot have written raises ProtocolError, from then on always.
+    """
+
+    def __init__(self, memory: NDArray[np.uint8]) -> None: ...
+    @property
+    def most(self) -> int:
+        """Bytes of the longest message that it takes."""
+    def push(self, frame: Bytes) -> int:
+        """Copies a message in."""
+    def reserve(self, bytes: int) -> NDArray[np.uint8] | None:
+        """Where a message may be written in place, until `commit`, or until another is reserved or pushed; None where there is no room."""
+    def commit(self, bytes: int) -> int:
+        """What was reserved is a message now, of at most the bytes reserved; only after `reserve`."""
+    def room(self) -> bool:
+        """Whether `mark` would find room now."""
+    def mark(self) -> int:
+        """Puts a message of no bytes, which stands for one that goes another way."""
+    def front(self) -> int:
+        """Bytes of the oldest message, 0: a mark, -1: nothing is there."""
+    def take(self) -> bytearray:
+        """The front, copied and popped."""
+    def view(self) -> NDArray[np.uint8]:
+        """The front in place, read-only, until `pop`. The other side could change it meanwhile."""
+    def pop(self) -> None:
+        """Removes the front."""
+    def spin(self, rounds: int) -> bool:
+        """Looks so many times, a few dozen cycles apart and without the GIL, whether something has come; False: not yet."""
+    def doze(self) -> bool:
+        """The consumer is about to sleep; False: something has come, and nobody will wake it."""
 
 class SumTree:
     """8-ary float64 sum tree over `capacity` leaves (cpp/core/tree.h), exposed for tests and benchmarks. Not thread-safe."""

@@ -11,4 +11,5 @@ PYBIND11_MODULE(memsvc_core, m) {
   memsvc::bind_replay(m);
   memsvc::bind_tree(m);
   memsvc::bind_views(m);
+  memsvc::bind_ring(m);
 }
