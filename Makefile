@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CORE := $(wildcard cpp/core/*.cc cpp/core/*.h cpp/bind/*.cc cpp/bind/*.h)
 
-.PHONY: run test check build proto test-adapters statistics learn bench clean
+.PHONY: run test check build proto test-adapters statistics learn bench bench-check compare clean
 
 run: build
 	$(BIN)/memsvc demo
@@ -56,6 +56,14 @@ learn: build
 
 bench: build
 	$(BIN)/python benchmarks/run.py
+
+# The regression guard: ratios to numpy and memcpy of the same run against benchmarks/floors.json; about two minutes.
+bench-check: build
+	$(BIN)/python benchmarks/check.py
+
+# Side by side with other replay memories, each in an environment of its own under .venv-peers: gigabytes at first, then about ten minutes a run.
+compare: build
+	$(BIN)/python benchmarks/compare.py
 
 clean:
 	rm -rf $(VENV) .venv-* build *.egg-info

@@ -12,7 +12,7 @@ import numpy as np
 from service import Service
 from workloads import EPISODE, Workload
 
-_TICKS = 16  # of random data, used in turn
+from memsvc.bench.writer import Writer
 
 
 @dataclass
@@ -23,49 +23,37 @@ class Run:
     seconds: float
     value: float
     calls_ms: list[float] = field(default_factory=list)
+    inserted: int | None = None
+    """Items that another process has inserted meanwhile, where one does."""
 
 
 Measure = Callable[[float], Run]
 
 
-class Writer:
+def writer(workload: Workload, actor: Any, seed: int = 0) -> Writer:
     """Plays the workload's envs into an actor by add_batch, with episodes of EPISODE steps."""
-
-    def __init__(self, workload: Workload, actor: Any) -> None:
-        self._actor, self._workload, self._tick = actor, workload, 0
-        columns = workload.columns(workload.envs * _TICKS)
-        rows = [slice(tick * workload.envs, (tick + 1) * workload.envs) for tick in range(_TICKS)]
-        self._steps = [{name: column[at] for name, column in columns.items()} for at in rows]
-        self._priorities = [workload.priorities(workload.envs, tick) for tick in range(_TICKS)]
-        self._last = np.ones(workload.envs, np.bool_)
-
-    def write(self) -> None:
-        """One step of every environment."""
-        at = self._tick % _TICKS
-        self._tick += 1
-        terminated = self._last if self._tick % EPISODE == 0 else None
-        self._actor.add_batch(**self._steps[at], priority=self._priorities[at], terminated=terminated)
+    return Writer(actor, workload.fields, workload.envs, given=True, seed=seed)
 
 
 def fill(service: Service) -> None:
     """Writes until the table holds all its items, and some have been evicted: the steady state."""
     with service.actor(envs=service.workload.envs) as actor:
-        writer = Writer(service.workload, actor)
+        player = writer(service.workload, actor)
         while service.stored() <= service.workload.items:
             for _ in range(EPISODE):
-                writer.write()
+                player.write()
             actor.flush(timeout=120)
 
 
 def insert(service: Service, stack: ExitStack) -> Measure:
     """items/s from add_batch until the server has acknowledged the last, by the server's count."""
     actor = stack.enter_context(service.actor(envs=service.workload.envs))
-    writer = Writer(service.workload, actor)
+    player = writer(service.workload, actor)
 
     def measure(seconds: float) -> Run:
         before, start = service.stored(), time.perf_counter()
         while time.perf_counter() - start < seconds:
-            writer.write()
+            player.write()
         actor.flush(timeout=120)
         took = time.perf_counter() - start
         arrived = service.stored() - before
@@ -106,8 +94,34 @@ def sample_update(service: Service, stack: ExitStack) -> Measure:
     return _draw(service, stack, update=True)
 
 
-def _draw(service: Service, stack: ExitStack, update: bool) -> Measure:
-    learner = stack.enter_context(service.learner())
+def sample_sync(service: Service, stack: ExitStack) -> Measure:
+    """Median milliseconds of learner.sample with prefetch = 0: each call is a whole round trip."""
+    measure = _draw(service, stack, update=False, prefetch=0)
+
+    def median(seconds: float) -> Run:
+        run = measure(seconds)
+        run.value = float(np.median(run.calls_ms))
+        return run
+
+    return median
+
+
+def mixed(service: Service, stack: ExitStack) -> Measure:
+    """items/s of learner.sample, while a process of its own (a thread, in process) inserts as fast as it can: both rates."""
+    stack.enter_context(service.inserting())
+    measure = _draw(service, stack, update=False)
+
+    def both(seconds: float) -> Run:
+        before = service.stored()
+        run = measure(seconds)
+        run.inserted = service.stored() - before
+        return run
+
+    return both
+
+
+def _draw(service: Service, stack: ExitStack, update: bool, prefetch: int = 2) -> Measure:
+    learner = stack.enter_context(service.learner(prefetch))
     priorities = service.workload.priorities(service.workload.batch)
     for _ in range(8):
         learner.sample(timeout=60)
@@ -134,4 +148,6 @@ METRICS: dict[str, tuple[str, Callable[[Service, ExitStack], Measure]]] = {
     "add": ("us/step", add),
     "sample": ("items/s", sample),
     "sample_update": ("items/s", sample_update),
+    "sample_sync": ("ms", sample_sync),
+    "mixed": ("items/s", mixed),
 }

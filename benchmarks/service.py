@@ -1,26 +1,32 @@
-"""The service under measurement: in this process, or as a daemon of its own reached through ipc or tcp. Both give the same clients."""
+"""The service under measurement: in this process, or as a daemon of its own reached through shared memory, ipc or tcp. All give the same clients."""
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from machine import cpu_seconds
-from memsvc_client import Actor, Learner
+from memsvc_client import Actor, Learner, ZmqEndpoint
 from workloads import Workload
 
 import memsvc
+from memsvc.bench.writer import Writer
 
-TRANSPORTS = ("process", "ipc", "tcp")
+TRANSPORTS = ("process", "shm", "ipc", "tcp")
+_SPAWN = multiprocessing.get_context("spawn")
 
 
 class Service:
@@ -30,6 +36,7 @@ class Service:
         self.workload = workload
         self.transport = transport
         self.pids = [os.getpid()]
+        self.address = ""  # of the daemon, where it is one
         self._stack = ExitStack()
         self._watch: Learner | None = None
         folder = Path(tempfile.mkdtemp(prefix="memsvc-bench-"))
@@ -60,16 +67,41 @@ class Service:
             time.sleep(0.02)
         address = json.loads(ready.read_text())["address"]
         self.pids.append(daemon.pid)
-        self._actor = lambda **settings: Actor(address, **settings)
-        self._learner = lambda **settings: Learner(address, **settings)
+        self.address = address
+        self._endpoint = endpoint = ZmqEndpoint(address, shared=self.transport == "shm")
+        self._actor = lambda **settings: Actor(endpoint, **settings)
+        self._learner = lambda **settings: Learner(endpoint, **settings)
+        if self.transport == "shm" and not self._shares():
+            raise NotShared("clients of a daemon on this host use sockets: shared memory is off, or not in this version")
 
     def actor(self, envs: int) -> Actor:
         """A new actor; the caller closes it."""
         return self._actor(name=f"bench-{envs}", envs=envs)
 
-    def learner(self) -> Learner:
+    def learner(self, prefetch: int = 2) -> Learner:
         """A new learner of the workload's batch size; the caller closes it."""
-        return self._learner(table="replay", batch_size=self.workload.batch)
+        return self._learner(table="replay", batch_size=self.workload.batch, prefetch=prefetch)
+
+    @contextmanager
+    def inserting(self) -> Iterator[None]:
+        """Inserts as fast as it can meanwhile: a process of its own, or a thread of this one where the server is in it. Returns once it does."""
+        begun, stop = _SPAWN.Event(), _SPAWN.Event()
+        if self.transport == "process":
+            worker: Any = threading.Thread(target=insert, args=(self._actor, self.workload, begun, stop))
+        else:
+            worker = _SPAWN.Process(target=insert, args=(partial(Actor, self._endpoint), self.workload, begun, stop), daemon=True)
+        worker.start()
+        try:
+            while not begun.wait(0.1):
+                if not worker.is_alive():
+                    raise RuntimeError("the inserting process has ended by itself")
+            if self.transport != "process":
+                self.pids.append(worker.pid)
+            yield
+        finally:
+            stop.set()
+            worker.join()
+            self.pids = [pid for pid in self.pids if pid != getattr(worker, "pid", None)]
 
     def stored(self) -> int:
         """Items that have arrived at the server so far, by its own count."""
@@ -77,6 +109,13 @@ class Service:
             self._watch = self._stack.enter_context(self._learner(table="replay", batch_size=1, prefetch=0))
         table = self._watch.server_stats(timeout=60)["tables"][0]
         return int(table["items"]) + int(table["evicted"])
+
+    def _shares(self) -> bool:
+        deadline = time.monotonic() + 1.0
+        with self.learner() as learner:
+            while learner.stats().get("transport") == "socket" and time.monotonic() < deadline:
+                time.sleep(0.02)
+            return learner.stats().get("transport") == "shared"
 
     def cpu(self) -> float:
         """CPU seconds of all processes that take part."""
@@ -87,6 +126,19 @@ class Service:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._stack.close()
+
+
+class NotShared(Exception):
+    """Shared memory was asked for, and clients do not use it."""
+
+
+def insert(connect: Callable[..., Actor], workload: Workload, begun: Any, stop: Any) -> None:
+    """Adds the workload's steps until `stop`; sets `begun` with the first."""
+    with connect(name="bench-inserting", envs=workload.envs) as actor:
+        player = Writer(actor, workload.fields, workload.envs, given=True, seed=1)
+        while not stop.is_set():
+            player.write()
+            begun.set()
 
 
 def _end(daemon: subprocess.Popen[bytes]) -> None:

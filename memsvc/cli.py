@@ -1,4 +1,7 @@
-"""The command line: `memsvc serve`, `check`, `stats`, `set`, `demo`. Exit status 0: done; 1: it cannot be; 2: wrong arguments or configuration."""
+"""The command line: `memsvc serve`, `check`, `stats`, `set`, `demo`, `bench`.
+
+Exit status 0: done; 1: it cannot be; 2: wrong arguments or configuration.
+"""
 
 from __future__ import annotations
 
@@ -150,6 +153,42 @@ def demo(env: str, seconds: float | None, out: str, seed: int, plain: bool) -> N
     except ImportError as error:
         raise _end(f"the demo needs {error.name or error}; pip install 'memsvc[demo]'", _FAILED) from error
     sys.exit(run(env, seconds, out, seed, plain))
+
+
+@main.command()
+@click.argument("workload", required=False)
+@click.option("--config", type=click.Path(dir_okay=False), help="Measure the steps and tables of this memsvc.toml, with random data.")
+@click.option("--address", help="Measure a server that runs already, with its own steps and tables; else one is started.")
+@click.option("--table", help="The table that learners draw from, where there are several.")
+@click.option("--actors", type=int, default=1, show_default=True, help="Processes that insert; 0: the table is filled, then only drawn from.")
+@click.option("--learners", type=int, default=1, show_default=True, help="Processes that draw; 0: inserts alone.")
+@click.option("--transport", default="auto", show_default=True, help="auto (what clients choose), inproc (threads of one process), shm, ipc or tcp.")
+@click.option("--seconds", type=float, default=5.0, show_default=True, help="How long to measure, once everything is filled and warm.")
+@click.option("--batch", type=int, help="Items of a batch; default: the workload's.")
+@click.option("--update", is_flag=True, help="Learners send a new priority for every item back.")
+@click.option("--prefetch", type=int, default=2, show_default=True, help="Batches a learner asks for ahead; 0: each call is a whole round trip.")
+@click.option("--envs", type=int, help="Environments of an actor: rows of an add_batch; default: the workload's.")
+@click.option("--items", type=int, help="Size of a built-in workload's table.")
+@click.option("--json", type=click.Path(), help="Write the figures here, as one JSON object.")
+@click.option("--plot", type=click.Path(), help="Write rates over time and latencies here, a PNG; needs memsvc[bench].")
+@click.option("--plain", is_flag=True, help="Plain lines instead of the live display.")
+@click.option("--yes", is_flag=True, help="With --address: insert, and change priorities, although its tables hold items.")
+def bench(**options: Any) -> None:
+    """Measure throughput and latency of WORKLOAD: pixels (default), vector, sequence or football; what arrived is counted, not what was sent.
+
+    pixels: steps of 4 x 84 x 84 bytes. vector: of 168 bytes. sequence: 80 frames of 84 x 84. football: 3-step transitions of 96 x 72 x 4 frames, held
+    and drawn by the actors; in the other three the server holds every item.
+    """
+    try:
+        from .bench import run
+        from .bench.options import Options
+        from .children import ChildFailed
+    except ImportError as error:
+        raise _end(f"bench needs {error.name or error}; pip install 'memsvc[bench]'", _FAILED) from error
+    try:
+        sys.exit(_guarded(lambda: run(Options(**options), sys.argv[1:])))
+    except ChildFailed as error:
+        raise _end(str(error), _FAILED) from None
 
 
 def _load(file: str, flags: dict[str, Any]) -> Config:

@@ -5,22 +5,19 @@ This process starts them, shows what their status lines say, and ends them.
 
 from __future__ import annotations
 
-import json
 import queue
-import signal
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .children import ChildFailed, Children
+from ..children import ChildFailed, Children, interrupts
 
 if TYPE_CHECKING:
-    from .display import Display
+    from ..display import Display
     from .game import Game
     from .progress import Progress
 
@@ -42,8 +39,8 @@ def main(env: str = "CartPole-v1", seconds: float | None = None, out: str | Path
         from . import game as games
 
         game = games.find(env)
+        from ..display import Display
         from . import curve
-        from .display import Display
         from .progress import Progress
     except ValueError as error:
         return _refuse(str(error))
@@ -54,7 +51,7 @@ def main(env: str = "CartPole-v1", seconds: float | None = None, out: str | Path
     if path.is_dir():
         path /= f"memsvc-{env.rpartition('/')[2]}.png"
     progress = Progress()
-    with Display(env, plain) as display:
+    with Display(f"memsvc demo: {env}", plain) as display:
         try:
             _run(game, seconds, seed, progress, display)
         except KeyboardInterrupt:
@@ -81,11 +78,11 @@ def _refuse(why: str) -> int:
 
 def _run(game: Game, seconds: float, seed: int, progress: Progress, display: Display) -> None:
     """Fills `progress` until the learner has ended. Raises ChildFailed, KeyboardInterrupt; every child has ended when it returns or raises."""
-    with tempfile.TemporaryDirectory(prefix="memsvc-demo-") as name, _interrupts() as interrupted, Children(Path(name)) as children:
+    with tempfile.TemporaryDirectory(prefix="memsvc-demo-") as name, interrupts() as interrupted, Children(Path(name)) as children:
         began = time.monotonic()
         address = _serve(children, Path(name), game.config, interrupted)
         display.say(f"the daemon serves at {address}; {ACTORS} actors play {game.name}, for at most {seconds:.0f} s")
-        children.start("learner", "memsvc.demo.learn", address, game.name, str(seconds), str(seed))
+        children.start("learner", "memsvc.demo.learn", address, game.name, str(seconds), str(seed), ends=True)
         for number in range(ACTORS):
             children.start(f"actor-{number}", "memsvc.demo.play", address, game.name, str(number), str(1_000 * seed + number))
         while not children.ended("learner") or not children.lines.empty():
@@ -99,19 +96,10 @@ def _run(game: Game, seconds: float, seed: int, progress: Progress, display: Dis
 
 def _serve(children: Children, folder: Path, config: str, interrupted: threading.Event) -> str:
     """Starts the daemon and returns its address once it serves."""
-    file, ready = folder / "memsvc.toml", folder / "ready.json"
+    file = folder / "memsvc.toml"
     file.write_text(config)
-    children.start("daemon", "memsvc.cli", "serve", str(file), "--ready-file", str(ready))
-    deadline = time.monotonic() + START_S
-    while True:
-        _check(children, interrupted)
-        try:
-            address: str = json.loads(ready.read_text())["address"]
-            return address
-        except (OSError, ValueError):
-            if time.monotonic() > deadline:
-                raise ChildFailed(children.failure("daemon", f"has not served within {START_S:.0f} s")) from None
-            time.sleep(0.05)
+    about = children.serve(folder, file, check=lambda: _check(children, interrupted), within_s=START_S)
+    return str(about["address"])
 
 
 def _check(children: Children, interrupted: threading.Event) -> None:
@@ -129,22 +117,3 @@ def _arrived(children: Children) -> Iterator[tuple[str, dict[str, Any]]]:
         except queue.Empty:
             return
         wait = 1e-3
-
-
-@contextmanager
-def _interrupts() -> Iterator[threading.Event]:
-    """An event that Ctrl-C, SIGTERM and SIGHUP set, in the main thread; what was set before comes back.
-
-    Not an exception out of nowhere: between the birth of a child and the note of its pid it would lose the child. Every wait here is short.
-    """
-    interrupted = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield interrupted
-        return
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(number, lambda *_: interrupted.set()) for number in numbers]
-    try:
-        yield interrupted
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)

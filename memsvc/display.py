@@ -1,20 +1,26 @@
-"""The demo's live display: a table that refreshes in a terminal, or a line every few seconds."""
+"""A command's live display: a table that refreshes in a terminal, or a line every few seconds."""
 
 from __future__ import annotations
 
 from types import TracebackType
+from typing import Protocol
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from .progress import Progress
-
 LINE_EVERY_S = 3.0
 
 
+class State(Protocol):
+    """What can be shown."""
+
+    def rows(self) -> list[tuple[str, str]]:
+        """(what, how much), in order."""
+
+
 class Display:
-    """Shows a Progress; a context manager. Lines where `plain`, or where standard output is no terminal. Not thread-safe."""
+    """Shows a State under a title; a context manager. Lines where `plain`, or where standard output is no terminal. Not thread-safe."""
 
     def __init__(self, title: str, plain: bool) -> None:
         self._title = title
@@ -31,11 +37,11 @@ class Display:
         if self._live is not None:
             self._live.stop()
 
-    def show(self, progress: Progress, time_s: float) -> None:
+    def show(self, state: State, time_s: float) -> None:
         """The state `time_s` seconds after the start."""
-        rows = progress.rows()
+        rows = state.rows()
         if self._live is not None:
-            table = Table(title=f"memsvc demo: {self._title}, {time_s:.0f} s", show_header=False, min_width=40)
+            table = Table(title=f"{self._title}, {time_s:.0f} s", show_header=False, min_width=40)
             table.add_column()
             table.add_column(justify="right")
             for row in rows:

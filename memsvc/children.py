@@ -1,4 +1,4 @@
-"""The demo's child processes: the daemon, the actors and the learner. They end with the demo, however it ends."""
+"""Child processes of a command: a daemon, actors, learners. They end with the command, however it ends."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,6 +21,7 @@ _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 STOP_S = 5.0
 LOG_LINES = 12
+_LOOK_S = 0.02
 
 
 class ChildFailed(Exception):
@@ -41,6 +44,7 @@ class Children:
         self.lines: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
         self._folder = folder
         self._running: dict[str, subprocess.Popen[str]] = {}
+        self._may_end: set[str] = set()
         self._readers: list[threading.Thread] = []
 
     def __enter__(self) -> Children:
@@ -49,8 +53,17 @@ class Children:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop()
 
-    def start(self, name: str, module: str, *arguments: str) -> None:
-        """Runs `python -m module arguments`; what it writes to standard error goes to a file of the folder."""
+    @property
+    def pids(self) -> list[int]:
+        """Of every child that has been started."""
+        return [child.pid for child in self._running.values()]
+
+    def start(self, name: str, module: str, *arguments: str, ends: bool = False, environment: Mapping[str, str] | None = None) -> None:
+        """Runs `python -m module arguments`; what it writes to standard error goes to a file of the folder. `ends`: it may end by itself, with
+        status 0. `environment`: variables that it gets beside this process's.
+        """
+        if ends:
+            self._may_end.add(name)
         # A session of its own: Ctrl-C reaches this process alone, which then ends the children in order.
         with open(self._folder / f"{name}.log", "wb") as log:
             child = subprocess.Popen(
@@ -61,7 +74,7 @@ class Children:
                 text=True,
                 start_new_session=True,
                 preexec_fn=_end_with_parent,
-                env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+                env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"} | dict(environment or {}),
             )
         self._running[name] = child
         self._readers.append(threading.Thread(target=self._read, args=(name, child), daemon=True))
@@ -73,11 +86,30 @@ class Children:
             if line.startswith("{"):
                 self.lines.put((name, json.loads(line)))
 
+    def serve(self, folder: Path, file: Path, *flags: str, check: Callable[[], None], within_s: float) -> dict[str, Any]:
+        """Starts `memsvc serve file flags` as "daemon", the first child, and returns its ready file's content once it serves.
+
+        Calls `check` while it waits (which may raise); ChildFailed when the daemon ends, or takes longer than `within_s`.
+        """
+        ready = folder / "ready.json"
+        self.start("daemon", "memsvc.cli", "serve", str(file), "--ready-file", str(ready), *flags)
+        deadline = time.monotonic() + within_s
+        while True:
+            check()
+            self.check()
+            try:
+                about: dict[str, Any] = json.loads(ready.read_text())
+                return about
+            except (OSError, ValueError):
+                if time.monotonic() > deadline:
+                    raise ChildFailed(self.failure("daemon", f"has not served within {within_s:.0f} s")) from None
+                time.sleep(_LOOK_S)
+
     def check(self) -> None:
-        """Raises ChildFailed if a child that is not stopped yet has ended by itself with a failure, or at all unless it is the learner."""
+        """Raises ChildFailed if a child that is not stopped yet has ended by itself with a failure, or at all unless it may."""
         for name, child in self._running.items():
             status = child.poll()
-            if status is not None and (status != 0 or name != "learner"):
+            if status is not None and (status != 0 or name not in self._may_end):
                 raise ChildFailed(self.failure(name, f"ended with status {status}"))
 
     def ended(self, name: str) -> bool:
@@ -100,6 +132,25 @@ class Children:
         for reader in self._readers:
             reader.join()
         self._readers.clear()
+
+
+@contextmanager
+def interrupts() -> Iterator[threading.Event]:
+    """An event that Ctrl-C, SIGTERM and SIGHUP set, in the main thread; what was set before comes back.
+
+    Not an exception out of nowhere: between the birth of a child and the note of its pid it would lose the child. So every wait has to be short.
+    """
+    interrupted = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupted
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, lambda *_: interrupted.set()) for number in numbers]
+    try:
+        yield interrupted
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 def _end(children: list[subprocess.Popen[str]]) -> None:
