@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from memsvc_proto.errors import MemsvcError, NotReady, UnknownTable, Unreachable, WindowFull
+from memsvc_proto.errors import MemsvcError, NotReady, Unreachable, WindowFull
 from memsvc_proto.wire import Kind, Message
 from numpy.typing import NDArray
 
@@ -23,7 +23,7 @@ from .slots import SPARE
 from .stock import Ready, Stock
 from .turn import Turn
 from .waiting import Waiting
-from .welcome import Welcome, changed, greet, hello_message, refusal
+from .welcome import Welcome, changed, find_table, greet, hello_message, refusal, say_bye
 
 ASK_S = 1.0  # the longest that the server keeps a request before it says why it waits
 SILENT_S = 3.0  # silence in which an answer was due: the server is greeted anew
@@ -308,7 +308,7 @@ class Conversation:
         self.handover.close()
         for link in (self.draw, self.door):
             with contextlib.suppress(MemsvcError):
-                _say_bye(link, self.next(), min(deadline, time.monotonic() + timeout / 2))
+                say_bye(link, self.next(), min(deadline, time.monotonic() + timeout / 2))
             link.close()
         self.stock = Stock()  # batches that were never returned may lie in shared memory, which goes at once
         self.turn.__exit__()
@@ -353,22 +353,3 @@ class Conversation:
 
     def _silence(self) -> str:
         return f"the server at {self.where} was last heard {time.monotonic() - self._heard:.1f} s ago"
-
-
-def find_table(welcome: Welcome, table: str | None, where: str) -> int:
-    """The index of `table`; None: of the only one. Raises UnknownTable, which lists those there are."""
-    names = [str(settings["name"]) for settings in welcome.tables]
-    if table in names:
-        return names.index(table)
-    if table is None and len(names) == 1:
-        return 0
-    asked = "no table was named" if table is None else f"there is no table {table!r}"
-    raise UnknownTable(f"{asked}; the server at {where} has {', '.join(map(repr, names))}", tables=names)
-
-
-def _say_bye(link: Link, seq: int, deadline: float) -> None:
-    link.send(Message(Kind.BYE, seq))
-    while (left := deadline - time.monotonic()) > 0:
-        message = link.receive(left)
-        if message is not None and message.kind is Kind.BYE:
-            return

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memsvc_core import Schema, TableSpec
-from memsvc_proto.errors import ConfigError, MemsvcError, ProtocolError, Unreachable, from_code
+from memsvc_proto.errors import ConfigError, MemsvcError, ProtocolError, UnknownTable, Unreachable, from_code
 from memsvc_proto.wire import Kind, Message
 
 from .link import Link
@@ -120,3 +120,23 @@ def refusal(message: Message) -> MemsvcError:
 def changed(where: str) -> ConfigError:
     """For a server that came back with another schema or other tables: what this client holds does not fit it."""
     return ConfigError(f"the server at {where} came back with another schema or other tables: make a new client", address=where)
+
+
+def find_table(welcome: Welcome, table: str | None, where: str) -> int:
+    """The index of `table`; None: of the only one. Raises UnknownTable, which lists those there are."""
+    names = [str(settings["name"]) for settings in welcome.tables]
+    if table in names:
+        return names.index(table)
+    if table is None and len(names) == 1:
+        return 0
+    asked = "no table was named" if table is None else f"there is no table {table!r}"
+    raise UnknownTable(f"{asked}; the server at {where} has {', '.join(map(repr, names))}", tables=names)
+
+
+def say_bye(link: Link, seq: int, deadline: float) -> None:
+    """Says BYE and waits for its answer, until `deadline` (time.monotonic): what was sent before has arrived then. Raises as link.send."""
+    link.send(Message(Kind.BYE, seq))
+    while (left := deadline - time.monotonic()) > 0:
+        message = link.receive(left)
+        if message is not None and message.kind is Kind.BYE:
+            return

@@ -11,8 +11,9 @@ from memsvc_proto import wire
 from memsvc_proto.wire import Kind, Message
 
 from .address import Address
+from .binding import bind, remove_ipc
 from .engine import TICK_S, Engine
-from .router import Router, bind, remove_ipc
+from .router import Router
 
 log = logging.getLogger("memsvc")
 
