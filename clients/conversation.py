@@ -73,6 +73,7 @@ class Conversation:
         self._patience = SILENT_S
         self._hello_seq = 0  # of the HELLO whose answer counts
         self._joined = 1
+        self._parted = False  # the draw link's memory had ended when this was last looked at
 
     # Out.
 
@@ -251,9 +252,11 @@ class Conversation:
             self.follower.heard(answer)
 
     def look_around(self, waiting: Waiting) -> None:
-        """While a call waits: greets a server that has been silent for too long. It answers when it is back, perhaps with another draw address."""
+        """While a call waits: greets a server that has been silent for too long, or whose shared memory has ended. It answers when it is back, perhaps
+        with another draw address.
+        """
         now = time.monotonic()
-        if now - max(self._heard, waiting.began) < SILENT_S:
+        if not self.draw.parted and now - max(self._heard, waiting.began) < SILENT_S:
             return
         joined = self._joined
         self.listen(0)  # the answer to an earlier HELLO may have come behind something else: only that of the last one counts
@@ -265,7 +268,8 @@ class Conversation:
         self.listen(0)
 
     def _greet_anew(self, now: float) -> None:
-        if now - self._greeted < self._patience:
+        ended, self._parted = self.draw.parted and not self._parted, self.draw.parted
+        if now - self._greeted < self._patience and not ended:
             return
         # Rarer and rarer: all of them arrive when it is back.
         self._greeted, self._patience = now, min(_REGREET_S, 2 * self._patience)
@@ -333,6 +337,7 @@ class Conversation:
         _log.warning("learner %s has joined the server at %s anew; %d requests are made again", self._name, self.where, len(self.stock.asked))
         self._welcome = welcome
         self._joined += 1
+        self._parted = False
         old, self.draw = self.draw, self._connect_draw()
         old.close()
         self.draw.send(self._draw_hello(self.next(), self._seen()))
