@@ -87,7 +87,7 @@ class Conversation:
         if self.draw.parted:  # batches may come from a new server by now, by its socket: its memory is better
             self.listen(0)
             self._greet_anew(time.monotonic())
-        while self.stock.short_of(ahead, min_version):
+        for _ in range(self.stock.missing(ahead, min_version)):
             seq = self.next()
             # Half of a short wait, so that the server's reason comes before its end.
             patience = max(0.0, min(ASK_S, timeout / 2))

@@ -100,7 +100,8 @@ class Learner:
                     continue
                 if ready is not None:
                     talk.returned(ready)
-                    talk.ask(ahead, ASK_S, min_version)
+                    if ahead:
+                        talk.ask(ahead, ASK_S, min_version)
                     return talk.batch_of(ready, self._copy)
                 talk.look_around(waiting)
                 refused = talk.stock.refused.pop(min_version, None)

@@ -37,10 +37,12 @@ class Stock:
         self.ready: deque[Ready] = deque()
         self.refused: dict[int | None, MemsvcError] = {}  # the answer to a SAMPLE, by min_version
 
-    def short_of(self, ahead: int, min_version: int | None) -> bool:
-        """True when fewer than `ahead` batches of `min_version` are here or on their way, and the server takes another request."""
-        known = sum(1 for version in self.asked.values() if version == min_version) + sum(1 for one in self.ready if one.min_version == min_version)
-        return known < ahead and len(self.asked) < MOST_ASKED
+    def missing(self, ahead: int, min_version: int | None) -> int:
+        """Requests that bring the batches of `min_version`, here or on their way, to `ahead`, as far as the server takes them; 0 or less: none."""
+        known = len(self.asked) + len(self.ready)
+        if known:
+            known = list(self.asked.values()).count(min_version) + [one.min_version for one in self.ready].count(min_version)
+        return min(ahead - known, MOST_ASKED - len(self.asked))
 
     def ask(self, seq: int, min_version: int | None, newest: int, frame: NDArray[np.uint8] | None = None) -> None:
         """A SAMPLE went out, while `newest` was the newest version known; its batch is wanted in the slot `frame`."""

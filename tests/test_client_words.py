@@ -51,24 +51,24 @@ def test_a_reason_that_is_malformed_is_told_all_the_same():
 def test_batches_of_other_versions_are_kept_apart():
     stock, a, b, c = Stock(), object(), object(), object()
     stock.asked = {1: None, 2: 7, 3: None}
-    assert not stock.short_of(2, None)
-    assert stock.short_of(3, None)
-    assert not stock.short_of(1, 7)
-    assert stock.short_of(1, 8)
+    assert stock.missing(2, None) <= 0
+    assert stock.missing(3, None) > 0
+    assert stock.missing(1, 7) <= 0
+    assert stock.missing(1, 8) > 0
     stock.came(1, a)
     stock.came(2, b)
     stock.came(3, c)
     assert stock.take(8) is None
     assert (stock.take(7).batch, stock.take(7)) == (b, None)
     assert [stock.take(None).seq, stock.take(None).seq] == [1, 3]
-    assert stock.short_of(1, None)
+    assert stock.missing(1, None) > 0
 
 
 def test_no_more_is_asked_for_than_the_server_keeps():
     stock = Stock()
     stock.asked = dict.fromkeys(range(MOST_ASKED))
-    assert not stock.short_of(100, None)
-    assert not stock.short_of(1, 7)
+    assert stock.missing(100, None) <= 0
+    assert stock.missing(1, 7) <= 0
 
 
 def test_what_nobody_waits_for_any_more_is_bounded():
