@@ -27,6 +27,8 @@ from memsvc_proto.errors import MemsvcError, ProtocolError
 from memsvc_proto.wire import Kind, Message
 from serving import Served, serve, until
 
+import memsvc
+
 TABLE = {"name": "all", "item": {"kind": "step"}, "actor": {"select": "all", "linger_ms": 5}, "priority": {"source": "given", "exponent": 1.0}}
 ONCE = TABLE | {"name": "once", "sampler": "fifo", "limits": {"max_times_sampled": 1}}
 STEP = {"id": {"dtype": "int64"}, "wide": {"dtype": "int64", "shape": [500]}}
@@ -279,6 +281,22 @@ def test_a_server_that_is_killed_and_comes_back_shares_again(tmp_path, monkeypat
     finally:
         first.kill()
         first.wait()
+
+
+def test_the_end_of_shared_memory_tells_a_learner_that_its_server_has_gone(tmp_path, monkeypatch):
+    monkeypatch.setattr("memsvc_client.conversation.SILENT_S", 60.0)  # it does not wait for that
+    address = f"ipc://{tmp_path}/s"
+    settings = {"server": {"address": address, "memory": "16MiB", "control": "", "http": ""}, "step": STEP, "table": [TABLE]}
+    server = memsvc.Server(settings)
+    try:
+        with Learner(address, batch_size=8, timeout=20) as learner:
+            for version in (1, 2, 3):
+                assert learner.publish({"w": np.zeros(3)}, timeout=30) == version
+                until(lambda: learner.stats()["transport"] == "shared")
+                server.close()
+                server = memsvc.Server(settings)
+    finally:
+        server.close()
 
 
 def hostile(request: bytes, fds: list[int]) -> Any:
