@@ -212,13 +212,14 @@ class Bench:
         return self._options.batch or (self._workload.batch if self._workload else max(1, min(256, _BATCH_BYTES // max(1, watch.item_bytes))))
 
     def _shared(self, meter: Meter, turn: Callable[[Callable[[], bool]], None]) -> None:
-        """Waits until learners share memory with the server; ConfigError where they do not. Pushes may go by sockets even so: the table tells."""
-        role = "learner" if self._options.learners else "actor"
+        """Waits until everybody shares memory with the server; ConfigError where somebody does not."""
+        roles = [role for role, number in (("actor", self._options.actors), ("learner", self._options.learners)) if number]
         deadline = time.monotonic() + _SHARE_S
-        turn(lambda: meter.transports(role) == ["shared"] or time.monotonic() > deadline)
-        paths = [path for path in meter.transports(role) if path != "shared"]
-        if paths:
-            raise ConfigError(f"--transport shm: {role}s reach this server by {', '.join(paths)}, not by shared memory; see what auto gives")
+        turn(lambda: all(meter.transports(role) == ["shared"] for role in roles) or time.monotonic() > deadline)
+        for role in roles:
+            paths = [path for path in meter.transports(role) if path != "shared"]
+            if paths:
+                raise ConfigError(f"--transport shm: {role}s reach this server by {', '.join(paths)}, not by shared memory; see what auto gives")
 
     def _last_lines(self, meter: Meter, end: Count, turn: Callable[[Callable[[], bool]], None]) -> None:
         # A count at the end lies between two lines of each worker, so the later one has to come.
