@@ -22,6 +22,7 @@ class Follower:
         self.asked_at = -1.0  # when a FETCH that is not answered yet was sent; < 0: none is
         self._blob: tuple[int, Any] | None = None
         self._asked_first = float("-inf")
+        self._before = 0
 
     def notice(self, version: int, size: int = -1) -> None:
         """A version is said to exist, of `size` bytes where that is known."""
@@ -40,13 +41,14 @@ class Follower:
 
     def restarted(self, versions: dict[str, int]) -> None:
         """A new server answers from now on: what it has counts, and an unanswered FETCH is lost."""
+        self._before = self.seen
         self.newest, self.newest_bytes = versions.get(self.topic, 0), -1
         self.asked_at = -1.0
 
     @property
     def seen(self) -> int:
-        """The newest version that this client knows of."""
-        return max(self.returned, self.held, self.newest)
+        """The newest version that this client has ever known of, of earlier servers too: later ones count on from it."""
+        return max(self.returned, self.held, self.newest, self._before)
 
     @property
     def held(self) -> int:

@@ -60,7 +60,7 @@ class Handover:
         since nothing is published yet, or it is small, or there is no such server, or it has it from elsewhere.
         """
         have = max(follower.returned, follower.held)
-        known = follower.newest > have or not follower.seen  # before the subscription stands, a publication may go by unheard
+        known = follower.newest > have or not (have or follower.newest)  # before the subscription stands, a publication may go by unheard
         if not known or 0 <= follower.newest_bytes < SHARED_BYTES or not self._reachable():
             return None
         fds: list[int] = []

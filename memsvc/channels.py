@@ -15,6 +15,7 @@ from memsvc_client.beside import close_all
 from memsvc_client.channel import Plan
 from memsvc_client.memory_file import MemoryFile
 from memsvc_proto.errors import ProtocolError
+from memsvc_proto.wire import ALIGN
 from numpy.typing import NDArray
 
 from .beside import Caller, Handler
@@ -22,8 +23,6 @@ from .beside import Caller, Handler
 IN_PLACE_BYTES = 1 << 16
 """Messages from this size on are read where they are; smaller ones are copied first, so that nothing changes while it is read."""
 _BURST = 64
-_LAST = 1024
-"""Messages that are still read of a client that has gone."""
 
 
 class Channel:
@@ -35,6 +34,9 @@ class Channel:
         self.owed = 0
         """Marks read whose messages have not come by the socket; below 0: messages whose marks have not been read."""
         self.owed_since = 0.0
+        self.most = plan.up // ALIGN
+        """Messages that the ring holds at the most: who reads so many has read what was there."""
+        self.offered = time.monotonic()
         self._slot_bytes = plan.slot_bytes
         places = [plan.slots_at + number * plan.stride for number in range(plan.slots)]
         self._slots = [memory.bytes[at : at + plan.slot_bytes] for at in places]
@@ -166,15 +168,21 @@ class Channels:
                 if channel.identity in self.begun:
                     self._hot[channel] = None
             elif channel.identity in self.begun:
-                self._read(channel, _LAST)  # what it had written before is whole
+                self._read(channel, channel.most)  # what it had written before is whole
                 self._gone(channel.identity, None)
             else:
                 self.drop(channel.identity)
 
+    def finish(self, identity: bytes) -> None:
+        """Handles what a client has written, before it is dropped."""
+        channel = self.begun.get(identity)
+        if channel is not None:
+            self._read(channel, channel.most)
+
     def before_socket(self, channel: Channel) -> None:
         """A message of this client has come by the socket: what it wrote before that is handled first."""
         if channel.owed <= 0:
-            self._read(channel, _LAST)
+            self._read(channel, channel.most)
         channel.owed -= 1
         self._hot[channel] = None
 
@@ -191,8 +199,10 @@ class Channels:
         channel.close()
 
     def overdue(self, now: float, longest_s: float) -> list[bytes]:
-        """Who has announced messages by the socket that have not come for so long: they will not."""
-        return [channel.identity for channel in self.begun.values() if channel.owed > 0 and now - channel.owed_since > longest_s]
+        """Who has announced messages by the socket that have not come for so long: they will not. Drops those that have not said SHARED meanwhile."""
+        for identity in [one.identity for one in self._waiting.values() if now - one.offered > longest_s]:
+            self.drop(identity)
+        return [one.identity for one in self.begun.values() if one.owed > 0 and now - one.owed_since > longest_s]
 
     def close(self) -> None:
         """Drops all; later offers are refused."""

@@ -56,7 +56,8 @@ class ZmqPeer(Peer):
 
     def slot(self, number: int, size: int) -> Any:
         """See Peer."""
-        return self.channel.slot(number, size) if self.channel is not None else None
+        channel = self.channel  # once: the router's thread may end it
+        return channel.slot(number, size) if channel is not None else None
 
     def send(self, message: wire.Message, frame: Any = None) -> None:
         """See Peer. From the router's own thread at once, from others through its outbox."""
@@ -85,6 +86,7 @@ class Router:
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.channels = Channels(self._take, self._ended, self.wake)
         """Where clients of this host share memory."""
+        self._unreached: deque[ZmqPeer] = deque()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=f"memsvc-{link}", daemon=True)
         self._next_sweep = 0.0
@@ -161,6 +163,7 @@ class Router:
                         elif source == self.channels.fileno():
                             self.channels.listen()
                 self._transmit_queued()
+                self._bury()
                 self.beside()
                 now = time.monotonic()
                 if now >= next_turn:
@@ -173,6 +176,8 @@ class Router:
 
     def _turn(self, now: float) -> None:
         """Every `turn_s`, on the thread."""
+        if self.channels.overdue(now, ORDER_S):
+            self._receive()  # this thread may have been stopped, or busy, and the message be there
         for identity in self.channels.overdue(now, ORDER_S):
             self._ended(identity, ProtocolError("a message that was announced has not come"))
         if now < self._next_sweep:
@@ -221,9 +226,13 @@ class Router:
 
     def _share(self, peer: ZmqPeer) -> None:
         channel = self.channels.begin(peer.identity)
-        if channel is not None:
-            self.post(peer, Message(Kind.SHARED), None)  # the last one by the socket
+        if channel is None:
+            return
+        self._transmit_queued()
+        if self._transmit(peer, Message(Kind.SHARED), None):  # the last one by the socket
             peer.channel = channel
+        elif peer not in self._unreached:
+            self.channels.drop(peer.identity)
 
     def _ended(self, identity: bytes, error: ProtocolError | None) -> None:
         peer = self._peers.get(identity)
@@ -238,9 +247,10 @@ class Router:
         while self._outbox and not self._stopping:
             self._transmit(*self._outbox.popleft())
 
-    def _transmit(self, peer: ZmqPeer, message: wire.Message, frame: Any) -> None:
+    def _transmit(self, peer: ZmqPeer, message: wire.Message, frame: Any) -> bool:
+        """True when it went out."""
         if peer.gone and message.kind is not wire.Kind.BYE:
-            return
+            return False
         try:
             if frame is None:
                 frame = wire.pack(message)
@@ -248,7 +258,7 @@ class Router:
                 wire.pack_into(message, frame)
             channel = peer.channel
             if channel is not None and self._through(channel, peer, frame):
-                return
+                return True
             large = len(frame) >= COPY_BYTES
             self._socket.send(peer.identity, zmq.SNDMORE | zmq.NOBLOCK)
             if large:
@@ -257,16 +267,22 @@ class Router:
                 self._socket.send(frame, zmq.NOBLOCK)
             if channel is not None and peer.channel is channel:
                 channel.mark()
+            return True
         except zmq.Again:
             self._engine.unsent(peer, message)
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
-            self._engine.lost(peer)
-            self._forget(peer)
+            if peer.identity in self.channels.begun:
+                self._unreached.append(peer)
+            else:
+                self._forget(peer)
+        except ProtocolError as error:
+            self._ended(peer.identity, error)
         except (TypeError, ValueError):
             log.exception("%s could not be packed", message.kind.name)
             self._engine.unsent(peer, message)
+        return False
 
     def _through(self, channel: Channel, peer: ZmqPeer, frame: Any) -> bool:
         # True: it went through shared memory. Raises zmq.Again where neither way has room.
@@ -279,6 +295,13 @@ class Router:
             self._ended(peer.identity, error)
             return True
         raise zmq.Again
+
+    def _bury(self) -> None:
+        # Their connections have broken, and their processes may live: what they have written into memory has arrived. Not in the middle of a message.
+        while self._unreached:
+            peer = self._unreached.popleft()
+            self.channels.finish(peer.identity)
+            self._forget(peer)
 
     def _forget(self, peer: ZmqPeer) -> None:
         self._engine.lost(peer)

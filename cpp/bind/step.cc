@@ -84,6 +84,8 @@ void StepReader::read(py::handle step, bool batched, bool partial, StepView* vie
     if (py::detail::npy_api::get().PyArray_Check_(value)) {
       size_t n = 0;
       view->data[i] = array(e, value, batched, view, &n);
+      // The caller's own dictionary: another thread may replace what is in it while this one copies without the GIL. Keywords are the call's own.
+      if (partial) view->keep.push_back(py::reinterpret_borrow<py::array>(value));
       if (first) {
         view->rows = n;
         first = false;

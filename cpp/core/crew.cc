@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <system_error>
 
 namespace memsvc {
 
@@ -21,7 +22,11 @@ void Crew::share(size_t parts, const std::function<void(size_t)>& work) {
     {
       const std::lock_guard lock(mutex_);
       process_ = getpid();
-      while (threads_.size() < hands_) threads_.emplace_back([this] { serve(); });
+      try {
+        while (threads_.size() < hands_) threads_.emplace_back([this] { serve(); });
+      } catch (const std::system_error&) {
+        // No thread to be had now: those that there are, or the caller alone.
+      }
       jobs_.push_back(&job);
     }
     called_.notify_all();
