@@ -29,7 +29,7 @@ import memsvc
 RESULTS = Path(__file__).parent / "results"
 EPISODE = 240
 ENVS = 16
-DRAW_BYTES = 20  # of a place for a draw: item, next, segment, weight
+DRAW_BYTES = 24  # of a place for a draw: weight, item, next, segment, steps
 SMALLEST = 4 << 20  # the memory of the idle server whose other bytes are compared with
 
 Steps = dict[str, tuple[str, tuple[int, ...]]]
@@ -114,7 +114,7 @@ def parts(series: Series, memory: int) -> dict[str, float]:
         "item: span and head": 6 * items * windows,
         "item: computed columns": specs[0].item_bytes * items,
         "item: learners' updates": 8 * items * (not whole),
-        "draws": 0 if whole else DRAW_BYTES * min(max(memory // 704, 4096), 1 << 20) / account["steps"],
+        "draws": 0 if whole else DRAW_BYTES * min(max(memory // 845, 4096), 1 << 20) / account["steps"],
     }
     total = account["bytes"] / account["steps"]
     rest = total - sum(of.values())

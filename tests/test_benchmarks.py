@@ -103,3 +103,16 @@ def test_parameters_are_measured_beside_plain_pub_sub(tmp_path: Path) -> None:
     assert (row["bytes"], row["subscribers"]) == (1_000_000, 4)
     assert len(row["ms"]) == len(row["plain_ms"]) == 3
     assert row["ratio"] > 0
+
+
+def test_growth_is_measured_by_items_actors_and_long_work_beside(tmp_path: Path) -> None:
+    script, out = RUN.with_name("growth.py"), tmp_path / "growth.jsonl"
+    done = subprocess.run([sys.executable, str(script), "--quick", "--out", str(out)], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert {row["figure"] for row in rows} == {"items", "actors", "update", "publish", "min_version"}
+    assert [row["items"] for row in rows if row["figure"] == "items"] == [1000, 10_000, 100_000]
+    assert {(row["actors"], row["select"]) for row in rows if row["figure"] == "actors"} == {(n, s) for n in (1, 10) for s in ("all", "prioritized")}
+    assert all(row.get("us", row.get("worst_ms")) > 0 for row in rows)
+    (publication,) = [row for row in rows if row["figure"] == "publish"]
+    assert publication["stale"] > publication["items"] / 3

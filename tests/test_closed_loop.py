@@ -86,7 +86,7 @@ def test_a_turnover_shifts_shares_by_the_age_of_the_draws_alone(learner):
     """Memories that lose 4 % a round while draws wait up to 3 rounds: relative to the memories as they are, updated items come too often, because the
     newest items are not in queued draws yet; relative to the memories that the draws were drawn from, exactly as often as they should. (The mean is
     off by as much as W has moved meanwhile: P(i) = w / W with the newest W.)"""
-    found = agrees(f"fast turnover, {learner}", Game((500,) * 3, learner=learner, turnover=20, batch=64, rounds=100), worlds=12, mean=False)
+    found = agrees(f"fast turnover, {learner}", Game((500,) * 3, learner=learner, turnover=20, batch=64, rounds=100), worlds=24, mean=False)
     difference, se = found["now.updated"]
     assert 4 * se < difference < 0.03
 

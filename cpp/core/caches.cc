@@ -82,7 +82,7 @@ bool Caches::queue_late(Lane* lane, uint32_t item, double weight) {
   while (draws_.used() >= draws_.capacity() / 2 && shorten()) {
   }
   lane->touch();
-  if (draws_.append(&lane->queue, item, weight, lane->segment())) return true;
+  if (draws_.append(&lane->queue, item, weight, lane->segment(), lane->steps)) return true;
   items_->unpin(item);
   ++given_way_;
   settle(lane);
@@ -100,13 +100,12 @@ void Caches::settle(Lane* lane) {
     lane->raised->advance(lane->segments.empty() ? lane->applied() : lane->segments.front().applied);
     lane->raised->commit();
   }
-  lane->tidy();
 }
 
 void Caches::drop_front(Lane* lane, uint64_t draws) {
   if (lane->queue.length == 0) return;
   const Queue before = lane->queue;
-  const uint64_t many = std::min(draws, lane->queue.length);
+  const uint32_t many = static_cast<uint32_t>(std::min<uint64_t>(draws, lane->queue.length));
   given_way_ += many;
   lane->fruitless -= std::min(lane->fruitless, many);
   for (uint64_t i = 0; i < many; ++i) draws_.pop(&lane->queue);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "draws.h"
+#include "fetch.h"
 #include "gather.h"
 #include "items.h"
 #include "lane.h"
@@ -35,11 +36,11 @@ class Caches {
   // No batch can be larger: a quarter of the entries.
   uint64_t largest_batch() const { return draws_.capacity() / 4; }
   // ceil(expected * W_k / W), at least one cache; one cache too from an actor that has not reported yet; 0 from one that has nothing to draw.
-  uint64_t target(const Lane& lane) const { return target(lane, lanes_->total()); }
+  uint64_t target(const Lane& lane) const { return target(lane, lanes_->living()); }
   // Draws wanted beyond those queued here or waiting for their payload.
   uint64_t wanted(const Lane& lane) const;
   // The stock has fallen below half of its target.
-  bool hungry(const Lane& lane, double total) const;  // total: W, which takes a pass over all lanes
+  bool hungry(const Lane& lane, double total) const;  // total: Lanes::living(), which takes a pass over all lanes
 
   // A cache's head, before its draws are queued. Another exponent than the last one's forgets all draws made with that.
   void report(Lane* lane, const CacheHead& head);
@@ -59,7 +60,7 @@ class Caches {
   // What a learner's priority makes of an item's weight: factor * (p * scale)^exponent, as its actor weighs (without one: with these).
   double weigh(const Lane* lane, uint32_t item, double p, double scale) const;
   // What update() of this item touches.
-  void prefetch(uint32_t item) const {
+  MEMSVC_FETCHES void prefetch(uint32_t item) const {
     items_->prefetch_links(item);
     __builtin_prefetch(&places_[item], 1);
   }
@@ -85,16 +86,17 @@ class Caches {
   static constexpr uint64_t kFirstStock = 1024;
   struct Touched {
     Lane* lane;
+    size_t place;  // the lane's
     Queue before;
-    size_t segment;  // of the queue's front, in lane->segments
-    uint64_t drawn, age_draws;
-    double age_sum;
     bool starved;
+    size_t segment;           // in lane->segments, at or before that of the queue's front
+    uint32_t drawn, waiting;  // waiting: of those drawn, that came from the queue
+    uint64_t age_sum;         // of these
   };
 
-  struct Active {
+  struct Run {
     size_t lane;
-    double mass;  // the weight that places are shared out by
+    uint64_t places;  // of the batch, one behind the other
   };
 
   uint64_t target(const Lane& lane, double total) const;
@@ -103,6 +105,9 @@ class Caches {
   static uint32_t settled(const Lane* lane) { return Raised::kAbsent | ((lane ? lane->era : 0) & 0x3FFFFFFF); }
   void set(uint32_t item, const Lane* lane, double weight);
   size_t choose(size_t batch, uint32_t* items, double* weights);
+  bool share_out(size_t places);
+  size_t take_runs(size_t place, uint32_t* items, double* weights);
+  size_t fetch_runs(size_t begin) const;
   Touched& touch(size_t lane);
   const Segment& front(Touched* touched) const;
   bool take_raised(Touched* touched, uint32_t* item, double* weight);
@@ -124,8 +129,10 @@ class Caches {
   uint64_t given_way_ = 0;
   std::vector<Touched> touched_;   // of the draw under way
   std::vector<uint32_t> touches_;  // a lane's place in it, or kNone
-  std::vector<Active> active_;     // of the draw under way: lanes with draws
-  std::vector<size_t> empty_;      // and those that should have some
+  std::vector<double> masses_;     // what places are shared out by, 0 for lanes without draws
+  std::vector<double> upto_;       // their running sum
+  std::vector<Run> runs_;          // places by lane
+  std::vector<size_t> empty_;      // lanes that should have draws
 };
 
 }  // namespace memsvc

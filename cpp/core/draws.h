@@ -4,9 +4,11 @@
 //   I7 entries in use are exactly those that the queues link; a queue's length counts them
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "arena.h"
+#include "fetch.h"
 #include "index.h"
 
 namespace memsvc {
@@ -14,36 +16,31 @@ namespace memsvc {
 struct Queue {
   uint32_t front = kNone;
   uint32_t back = kNone;
-  uint64_t length = 0;
+  uint32_t length = 0;
 };
 
 class Draws {
  public:
   void place(Arena* arena, uint32_t capacity) {
     capacity_ = capacity;
-    item_ = arena->take<uint32_t>(capacity);
-    next_ = arena->take<uint32_t>(capacity);
-    segment_ = arena->take<uint32_t>(capacity);
-    weight_ = arena->take<double>(capacity);
+    entries_ = arena->take<Entry>(capacity);
     if (!arena->mapped()) return;
-    for (uint32_t entry = 0; entry < capacity; ++entry) next_[entry] = entry + 1 < capacity ? entry + 1 : kNone;
+    for (uint32_t entry = 0; entry < capacity; ++entry) entries_[entry].next = entry + 1 < capacity ? entry + 1 : kNone;
     free_ = 0;
   }
 
   uint32_t capacity() const { return capacity_; }
   uint32_t used() const { return used_; }
 
-  // At the end of the queue: a draw of `item` with the weight that it had then, of this segment. False when the pool is used up.
-  bool append(Queue* queue, uint32_t item, double weight, uint32_t segment) {
+  // At the end of the queue: a draw of `item` with the weight that it had then, of this segment, after so many of its actor's steps. False when the
+  // pool is used up.
+  bool append(Queue* queue, uint32_t item, double weight, uint32_t segment, uint64_t steps) {
     if (free_ == kNone) return false;
     const uint32_t entry = free_;
-    free_ = next_[entry];
+    free_ = entries_[entry].next;
     ++used_;
-    item_[entry] = item;
-    weight_[entry] = weight;
-    segment_[entry] = segment;
-    next_[entry] = kNone;
-    if (queue->back != kNone) next_[queue->back] = entry;
+    entries_[entry] = {weight, item, kNone, segment, static_cast<uint32_t>(steps)};
+    if (queue->back != kNone) entries_[queue->back].next = entry;
     if (queue->front == kNone) queue->front = entry;
     queue->back = entry;
     ++queue->length;
@@ -51,12 +48,23 @@ class Draws {
   }
 
   // The first draw. The queue is not empty.
-  uint32_t item(const Queue& queue) const { return item_[queue.front]; }
-  double weight(const Queue& queue) const { return weight_[queue.front]; }
-  uint32_t segment(const Queue& queue) const { return segment_[queue.front]; }
+  uint32_t item(const Queue& queue) const { return entries_[queue.front].item; }
+  double weight(const Queue& queue) const { return entries_[queue.front].weight; }
+  uint32_t segment(const Queue& queue) const { return entries_[queue.front].segment; }
+  // How many steps its actor has gone on since, 0 where it says less than then; right below 2^31.
+  uint64_t age(const Queue& queue, uint64_t steps) const {
+    return static_cast<uint64_t>(std::max(static_cast<int32_t>(static_cast<uint32_t>(steps) - entries_[queue.front].steps), 0));
+  }
   void pop(Queue* queue) const {
-    queue->front = next_[queue->front];
+    queue->front = entries_[queue->front].next;
     --queue->length;
+  }
+
+  // For those who look ahead of the front: an entry's item, and the entry behind it or kNone. `entry` is of a queue.
+  uint32_t item_of(uint32_t entry) const { return entries_[entry].item; }
+  uint32_t behind(uint32_t entry) const { return entries_[entry].next; }
+  MEMSVC_FETCHES void prefetch(uint32_t entry) const {
+    if (entry != kNone) __builtin_prefetch(&entries_[entry], 1);
   }
 
   // Frees what was popped since `before` was copied from the queue; gone(item) is called for each.
@@ -74,13 +82,13 @@ class Draws {
     const uint64_t before = queue->length;
     uint32_t last = kNone;
     for (uint32_t entry = queue->front; entry != kNone;) {
-      if (item_[entry] != item) {
+      if (entries_[entry].item != item) {
         last = entry;
-        entry = next_[entry];
+        entry = entries_[entry].next;
         continue;
       }
       const uint32_t next = release(entry, gone);
-      (last == kNone ? queue->front : next_[last]) = next;
+      (last == kNone ? queue->front : entries_[last].next) = next;
       --queue->length;
       entry = next;
     }
@@ -92,25 +100,30 @@ class Draws {
   template <typename Visit>
   void each(const Queue& queue, const Visit& visit) const {
     uint64_t seen = 0;
-    for (uint32_t entry = queue.front; entry != kNone && seen <= capacity_; entry = next_[entry], ++seen) visit(item_[entry], segment_[entry]);
+    for (uint32_t entry = queue.front; entry != kNone && seen <= capacity_; entry = entries_[entry].next, ++seen) {
+      visit(entries_[entry].item, entries_[entry].segment);
+    }
   }
 
  private:
+  struct Entry {
+    double weight;
+    uint32_t item, next, segment;
+    uint32_t steps;  // modulo 2^32
+  };
+
   // Frees an entry; returns the one behind it.
   template <typename Gone>
   uint32_t release(uint32_t entry, const Gone& gone) {
-    const uint32_t next = next_[entry];
-    gone(item_[entry]);
-    next_[entry] = free_;
+    const uint32_t next = entries_[entry].next;
+    gone(entries_[entry].item);
+    entries_[entry].next = free_;
     free_ = entry;
     --used_;
     return next;
   }
 
-  uint32_t* item_ = nullptr;
-  uint32_t* next_ = nullptr;
-  uint32_t* segment_ = nullptr;
-  double* weight_ = nullptr;
+  Entry* entries_ = nullptr;
   uint32_t capacity_ = 0;
   uint32_t used_ = 0;
   uint32_t free_ = kNone;

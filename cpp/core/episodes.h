@@ -16,6 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "fetch.h"
 #include "reserve.h"
 #include "status.h"
 #include "window.h"
@@ -84,12 +85,12 @@ class Episodes {
   RowUse& use(uint32_t slot) { return uses_[slot]; }
   const RowUse& use(uint32_t slot) const { return uses_[slot]; }
   // Fetches what is known of a step.
-  void prefetch(uint32_t slot) const {
+  MEMSVC_FETCHES void prefetch(uint32_t slot) const {
     __builtin_prefetch(&steps_of_[slot]);
     __builtin_prefetch(&uses_[slot], 1);
   }
   // Fetches the beginning of a row, all of it where it is small; larger ones are found by the processor itself.
-  void prefetch_row(uint32_t slot) const {
+  MEMSVC_FETCHES void prefetch_row(uint32_t slot) const {
     constexpr size_t kLine = 64, kMost = 4;
     for (size_t at = 0; at < std::min(row_stride_, kMost * kLine); at += kLine) __builtin_prefetch(&rows_[slot * row_stride_ + at]);
   }

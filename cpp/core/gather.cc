@@ -73,17 +73,18 @@ Gather::Gather(const TableSpec& spec, const Schema& schema, size_t batch, uint8_
 }
 
 void Gather::plan(const Items& items, const uint32_t* chosen, const double* weights, const Population& population, Store* store) {
-  for (size_t i = 0; i < std::min(2 * kPlanAhead, batch_); ++i) items.prefetch_item(chosen[i]);
+  for (size_t i = 0; i < std::min(2 * kPlanAhead, batch_); ++i) items.prefetch_window(chosen[i]);
   for (size_t i = 0; i < std::min(kPlanAhead, batch_); ++i) store->prefetch_slot(items.first(chosen[i]));
   slots_.reserve(batch_);
   for (size_t i = 0; i < batch_; ++i) {
-    if (i + 2 * kPlanAhead < batch_) items.prefetch_item(chosen[i + 2 * kPlanAhead]);
+    if (i + 2 * kPlanAhead < batch_) items.prefetch_window(chosen[i + 2 * kPlanAhead]);
     if (i + kPlanAhead < batch_) store->prefetch_slot(items.first(chosen[i + kPlanAhead]));
     const uint32_t item = chosen[i];
     if (plain_) {
       places_[i] = {i, 1, 1, 0};
       slots_.push_back(items.first(item));
       store->hold(slots_.back());
+      __builtin_prefetch(store->row(slots_.back()));
       continue;
     }
     const Window window = items.window(item);

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "arena.h"
+#include "fetch.h"
 
 namespace memsvc {
 
@@ -80,7 +81,7 @@ class Index {
     --count_;
   }
 
-  void prefetch(uint64_t key) const { __builtin_prefetch(&entries_[home(mix(key))]); }
+  MEMSVC_FETCHES void prefetch(uint64_t key) const { __builtin_prefetch(&entries_[home(mix(key))]); }
   size_t count() const { return count_; }
 
  private:

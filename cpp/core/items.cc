@@ -43,9 +43,13 @@ void Items::place(Arena* arena, Store* store, uint32_t capacity) {
 }
 
 void Items::prefetch_item(uint32_t item) const {
+  prefetch_window(item);
+  __builtin_prefetch(&value_[item]);
+}
+
+void Items::prefetch_window(uint32_t item) const {
   own_ ? __builtin_prefetch(&own_[item]) : store_->prefetch_slot(item);
   __builtin_prefetch(&version_[item]);
-  __builtin_prefetch(&value_[item]);
   if (span_) __builtin_prefetch(&span_[item]), __builtin_prefetch(&head_[item]);
   if (spec_->made_bytes) __builtin_prefetch(made(item));
 }

@@ -14,6 +14,7 @@
 #include <string>
 
 #include "cache.h"
+#include "fetch.h"
 #include "index.h"
 #include "store.h"
 #include "wide.h"
@@ -41,22 +42,31 @@ class Items {
     const uint32_t item = store_->find(key);
     return item != kNone && live(item) ? item : kNone;
   }
-  void prefetch(uint64_t key) const { own_ ? index_.prefetch(key) : store_->prefetch(key); }
+  MEMSVC_FETCHES void prefetch(uint64_t key) const { own_ ? index_.prefetch(key) : store_->prefetch(key); }
   // Finds many keys: each step fetches what the next one, and in the end find(), will read.
   uint32_t guess(uint64_t key) const {
     const uint32_t item = own_ ? index_.guess(key) : store_->guess(key);
     if (item != kNone) prefetch_item(item);
     return item;
   }
-  void prefetch_guess(uint32_t item) const {
+  MEMSVC_FETCHES void prefetch_guess(uint32_t item) const {
     if (item != kNone && own_) store_->prefetch_slot(own_[item]);
   }
   void prefetch_item(uint32_t item) const;
+  // The same without its value, which a batch does not read.
+  void prefetch_window(uint32_t item) const;
   // What pin(), unpin() and an update write.
-  void prefetch_links(uint32_t item) const {
+  MEMSVC_FETCHES void prefetch_links(uint32_t item) const {
     __builtin_prefetch(&prev_[item], 1);
     __builtin_prefetch(&next_[item], 1);
     if (updated_) __builtin_prefetch(&updated_[item], 1);
+  }
+
+  // What a cache's draw reads and unpins.
+  MEMSVC_FETCHES void prefetch_draw(uint32_t item) const {
+    __builtin_prefetch(&value_[item]);
+    __builtin_prefetch(&prev_[item], 1);
+    __builtin_prefetch(&next_[item], 1);
   }
 
   bool live(uint32_t item) const { return prev_[item] != kFree; }

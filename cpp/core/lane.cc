@@ -17,7 +17,8 @@ int64_t more_positive(double before, double after) { return static_cast<int64_t>
 void Lane::report(const CacheHead& head) {
   reported_ = true;
   head_ = head;
-  news_ = {news_.id + 1, head.total, std::max(news_.applied, head.applied), head.steps};
+  steps = head.steps;
+  news_ = {news_.id + 1, head.total, std::max(news_.applied, head.applied)};
   while (!changes_.empty() && changes_.front().number <= news_.applied) changes_.pop_front();
   changed();
   tidy();
@@ -132,6 +133,7 @@ Lane* Lanes::add(uint64_t actor, const std::string& name, const std::string& top
   lane->news_of_ = &touched_;
   lane->place_ = lanes_.size() - 1;
   sums_.total.push_back(0);
+  sums_.living.push_back(0);
   sums_.min_weight.push_back(0);
   sums_.population.push_back(0);
   sums_.queued.push_back(0);
@@ -145,6 +147,7 @@ void Lanes::remove(uint64_t actor) {
   const auto at = static_cast<std::ptrdiff_t>(lane->place_);
   std::erase(touched_, lane);
   sums_.total.erase(sums_.total.begin() + at);
+  sums_.living.erase(sums_.living.begin() + at);
   sums_.min_weight.erase(sums_.min_weight.begin() + at);
   sums_.population.erase(sums_.population.begin() + at);
   sums_.queued.erase(sums_.queued.begin() + at);
@@ -157,36 +160,53 @@ const Lanes::Sums& Lanes::sums() const {
   for (Lane* lane : touched_) {
     const size_t place = lane->place_;
     lane->touched_ = false;
-    summed_ = summed_ && sums_.total[place] == lane->total();
-    sums_.total[place] = lane->total();
-    sums_.min_weight[place] = lane->min_weight();
-    sums_.population[place] = lane->population();
+    const Lane& of = lane->sums();
+    const double living = lane->left ? 0 : of.total_;
+    summed_ = summed_ && sums_.total[place] == of.total_ && sums_.living[place] == living && sums_.min_weight[place] == of.min_weight_ &&
+              sums_.population[place] == of.population_;
+    sums_.total[place] = of.total_;
+    sums_.living[place] = living;
+    sums_.min_weight[place] = of.min_weight_;
+    sums_.population[place] = of.population_;
     sums_.queued[place] = lane->queue.length;
   }
   touched_.clear();
   return sums_;
 }
 
-double Lanes::total() const {
+void Lanes::sum_up() const {
   const Sums& now = sums();
-  if (!summed_) {
-    total_ = 0;
-    for (const double total : now.total) total_ += total;
-    summed_ = true;
-  }
+  if (summed_) return;
+  summed_ = true;
+  total_ = 0;
+  for (const double total : now.total) total_ += total;
+  living_ = 0;
+  for (const double total : now.living) living_ += total;
+  population_ = 0;
+  for (const uint64_t population : now.population) population_ += population;
+  double low = kInf;
+  for (const double weight : now.min_weight) low = weight > 0 ? std::min(low, weight) : low;
+  min_weight_ = low == kInf ? 0 : low;
+}
+
+double Lanes::total() const {
+  sum_up();
   return total_;
 }
 
+double Lanes::living() const {
+  sum_up();
+  return living_;
+}
+
 uint64_t Lanes::population() const {
-  uint64_t sum = 0;
-  for (const uint64_t population : sums().population) sum += population;
-  return sum;
+  sum_up();
+  return population_;
 }
 
 double Lanes::min_weight() const {
-  double low = kInf;
-  for (const double weight : sums().min_weight) low = weight > 0 ? std::min(low, weight) : low;
-  return low == kInf ? 0 : low;
+  sum_up();
+  return min_weight_;
 }
 
 }  // namespace memsvc

@@ -18,6 +18,7 @@
 #include "actors.h"
 #include "cache.h"
 #include "draws.h"
+#include "fetch.h"
 #include "raised.h"
 #include "window.h"
 
@@ -28,11 +29,20 @@ struct Segment {
   uint32_t id = 0;       // as in the queue's entries
   double total = 0;      // W^c
   uint64_t applied = 0;  // feedback that the weights contain
-  uint64_t steps = 0;    // of the actor so far
 };
 
-class Lane {
+// A batch of a table with a thousand actors touches hundreds of lanes: what a draw needs of one comes first, on one line of a cache.
+class alignas(64) Lane {
  public:
+  Queue queue;
+  uint32_t fruitless = 0;          // queued draws that came to nothing when a batch was tried: no stock
+  std::unique_ptr<Raised> raised;  // once a learner has updated something
+  uint64_t steps = 0;              // of the actor, as of its newest report
+  uint64_t drawn = 0;
+  double age_sum = 0;  // of the caches' ages at the delivery of their draws, in the actor's steps
+  uint64_t age_draws = 0;
+  bool left = false;
+
   // Beyond this many priorities that nobody took, the oldest are forgotten: the actor keeps its own weights for those items, as its next report
   // says; the table stays exact.
   static constexpr size_t kMostFeedback = size_t{1} << 18;
@@ -79,8 +89,6 @@ class Lane {
   }
   // Draws, log and changes made with another exponent are none of the new distribution; so far as they are pending, the next report brings them.
   void start_again();
-  // Forgets what the newest report has settled.
-  void tidy();
 
   // W_k, N_k or the queue's length is another one: Lanes::sums() looks here again.
   void touch() {
@@ -91,6 +99,8 @@ class Lane {
 
   // Draws that a learner may hope for: those queued, but for the fruitless, and those that wait for their payload.
   uint64_t stock() const { return queue.length - std::min(queue.length, fruitless) + waiting.size(); }
+  // What a draw reads of it.
+  MEMSVC_FETCHES void prefetch() const { __builtin_prefetch(this, 1); }
   // Whether the memory has lost the item.
   bool lost(uint64_t key) const {
     const auto floor = floors.find(stream_of(key));
@@ -100,20 +110,14 @@ class Lane {
   const uint64_t actor;
   const std::string name;
   const std::string topic;
-  int64_t newest;  // version of the topic that the server knows of, 0 for none
-  bool left = false;
-  Queue queue;
-  std::deque<Segment> segments;     // those of the queue's entries, and of such that gave way
-  std::unique_ptr<Raised> raised;   // once a learner has updated something
+  int64_t newest;                   // version of the topic that the server knows of, 0 for none
   uint32_t era = 0;                 // counts changes of the exponent
   std::vector<DrawRecord> waiting;  // draws whose item's payload is not here, in order
   std::vector<uint64_t> missing;    // keys to ask for, not told yet
   std::vector<uint64_t> evicted;    // keys gone, not told yet
-  uint64_t drawn = 0, received = 0, starved = 0, inserted = 0;
+  std::deque<Segment> segments;     // those of the queue's entries, and of some that are gone
+  uint64_t received = 0, starved = 0, inserted = 0;
   std::unordered_map<uint64_t, uint64_t> floors;  // by stream: what lies below has left the memory
-  uint64_t fruitless = 0;                         // queued draws that came to nothing when a batch was tried: no stock
-  double age_sum = 0;                             // of the caches' ages at the delivery of their draws, in the actor's steps
-  uint64_t age_draws = 0;
 
  private:
   friend class Lanes;
@@ -140,15 +144,16 @@ class Lane {
     return *this;
   }
   void sum_up() const;
+  void tidy();  // forgets what the newest report has settled
   void changed() {
     stale_ = true;
     touch();
   }
 
   std::vector<Lane*>* news_of_ = nullptr;  // touched lanes of the table
-  size_t place_ = 0;                       // among the table's lanes
   bool touched_ = false;
   bool reported_ = false;
+  size_t place_ = 0;  // among the table's lanes
   CacheHead head_;
   Segment news_;
   uint64_t void_ = 0;  // feedback up to here is no longer pending, whatever reports contain
@@ -168,8 +173,8 @@ class Lanes {
  public:
   // What every draw asks of all of them, side by side in their order: a thousand lanes are then a microsecond.
   struct Sums {
-    std::vector<double> total, min_weight;
-    std::vector<uint64_t> population, queued;  // queued: the queue's length
+    std::vector<double> total, min_weight, living;  // living: the total, or 0 where the actor has left
+    std::vector<uint64_t> population, queued;       // queued: the queue's length
   };
 
   Lanes() = default;
@@ -181,16 +186,23 @@ class Lanes {
   const std::vector<std::unique_ptr<Lane>>& all() const { return lanes_; }
   // Of now. O(lanes that were touched since the last call).
   const Sums& sums() const;
+  // The place-th lane's queue has this length now, and nothing else has changed: cheaper than Lane::touch().
+  void recount(size_t place, uint64_t queued) { sums_.queued[place] = queued; }
+  // Of now, and O(1) where only queues have changed.
   double total() const;         // W
+  double living() const;        // W of the actors that have not left
   uint64_t population() const;  // N
   double min_weight() const;    // smallest positive one, 0 for none
 
  private:
   std::vector<std::unique_ptr<Lane>> lanes_;
+  void sum_up() const;
+
   mutable std::vector<Lane*> touched_;
   mutable Sums sums_;
-  mutable bool summed_ = false;  // total_ is of these
-  mutable double total_ = 0;
+  mutable bool summed_ = false;  // what follows is of these
+  mutable double total_ = 0, living_ = 0, min_weight_ = 0;
+  mutable uint64_t population_ = 0;
 };
 
 // Lanes by the streams of keys, for a run of keys under one lock: the last ones found stay at hand.

@@ -14,7 +14,7 @@ Tables make_tables(const std::vector<TableSpec>& specs, uint64_t seed) {
   return tables;
 }
 
-uint32_t draw_entries(uint64_t memory_bytes) { return static_cast<uint32_t>(std::clamp<uint64_t>(memory_bytes / 704, 4096, uint64_t{1} << 20)); }
+uint32_t draw_entries(uint64_t memory_bytes) { return static_cast<uint32_t>(std::clamp<uint64_t>(memory_bytes / 845, 4096, uint64_t{1} << 20)); }
 
 size_t place(Arena* arena, Store* store, const Tables& tables, size_t stride, uint32_t steps, uint32_t entries) {
   size_t outside = 0;

@@ -12,6 +12,7 @@
 #include <unordered_map>
 
 #include "arena.h"
+#include "fetch.h"
 #include "index.h"
 
 namespace memsvc {
@@ -47,9 +48,9 @@ class Store {
     if (previous != kNone && previous + 1 < capacity_ && keys_[previous + 1] == key) return previous + 1;
     return find(key);
   }
-  void prefetch(uint64_t key) const { index_.prefetch(key); }
+  MEMSVC_FETCHES void prefetch(uint64_t key) const { index_.prefetch(key); }
   uint32_t guess(uint64_t key) const { return index_.guess(key); }
-  void prefetch_slot(uint32_t slot) const {
+  MEMSVC_FETCHES void prefetch_slot(uint32_t slot) const {
     __builtin_prefetch(&keys_[slot]);
     __builtin_prefetch(&references_[slot], 1);
   }

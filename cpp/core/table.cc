@@ -9,6 +9,8 @@
 namespace memsvc {
 namespace {
 
+constexpr size_t kFetched = 1024;  // draws whose items are fetched while they are shuffled: some hundred kilobytes
+
 // Rows of the largest window.
 uint32_t window_rows(const TableSpec& spec) {
   const uint32_t span = spec.kind == Kind::kSequence ? spec.length : spec.n_step;
@@ -45,6 +47,7 @@ void Table::leave(uint64_t actor) {
   if (!lane) return;
   departed += !lane->left;
   lane->left = true;
+  lane->touch();
   // Nobody will send what these wait for.
   lane->waiting.clear();
   lane->missing.clear();
@@ -66,6 +69,7 @@ bool Table::choose(size_t batch, int64_t version, uint32_t* chosen, double* weig
   if (batch == 0 || from->count == 0 || have < spec.min_items || !limiter.may_sample(batch)) return false;
   if (version > youngest) return false;  // no pass over the table for a request that waits
   if (whole() ? !united.draw(batch, version, &random, chosen, weights, from) : !caches.draw(batch, chosen, weights)) return false;
+  for (size_t i = 0; i < std::min(batch, kFetched); ++i) items.prefetch_window(chosen[i]);
   for (size_t i = batch; i > 1 && !spec.ordered(); --i) {
     const size_t other = random.below(i);
     std::swap(chosen[i - 1], chosen[other]);
@@ -255,7 +259,7 @@ void Table::raise_floor(Lane* lane, uint64_t floor) {
 
 std::vector<uint64_t> Table::waiting_for_word() const {
   std::vector<uint64_t> actors;
-  const double total = whole() ? 0 : lanes.total();
+  const double total = whole() ? 0 : lanes.living();
   const uint64_t budget = limiter.on() ? limiter.budget() : 0;
   const bool room = spec.blocks && gates.spare_room(items.free()) > 0;
   const bool spare = limiter.on() && gates.spare(budget) > 0;

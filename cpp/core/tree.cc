@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "arena.h"
+#include "fetch.h"
 
 namespace memsvc {
 namespace {
@@ -227,7 +228,7 @@ struct SumTree::Levels {
   }
 
   // What an update of this leaf touches where levels are large.
-  void prefetch(uint32_t leaf) const {
+  MEMSVC_FETCHES void prefetch(uint32_t leaf) const {
     __builtin_prefetch(&sums[0][leaf], 1);
     __builtin_prefetch(&sums[1][leaf / 8], 1);
     __builtin_prefetch(&lows[2][leaf / 64]);

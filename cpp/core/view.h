@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "fetch.h"
 #include "memory.h"
 #include "payload.h"
 #include "placement.h"
@@ -39,7 +40,7 @@ class View {
   // The episode has grown or ended: queues what has become final for select = "all".
   void grown(uint32_t id);
   // Fetches what is kept of a step that is about to be added, looked at, sent or lost.
-  void prefetch(uint32_t slot) const { __builtin_prefetch(&items_[slot], 1); }
+  MEMSVC_FETCHES void prefetch(uint32_t slot) const { __builtin_prefetch(&items_[slot], 1); }
   // After grown(), once for each episode.
   void ended(uint32_t id);
   // Makes the episode's new items and brings returns and priorities up to date; feedback stays.
