@@ -44,12 +44,12 @@ class CacheOutlet(Outlet):
         """See Outlet."""
         return int(max(1, min(self._every - (added - self._cached_at), self._limiter_steps(added))))
 
-    def payload(self, now: float, added: int) -> Frame | None:
+    def payload(self, now: float, added: int, place: Frame | None = None) -> Frame | None:
         """See Outlet."""
         cache = added - self._cached_at >= self._every
         # What could not be drawn at this mark is not tried again before the next: the totals go alone.
         draws = 0 if self._dry_at == self.mark else min(MAX_DRAWS, max(self.wanted, self._cache) if cache else self.wanted)
-        frame = self._draw(draws, now, added)
+        frame = self._draw(draws, now, added, place)
         if cache:
             self._cached_at = added
         if frame is None:

@@ -12,9 +12,11 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 from memsvc_core import Ring
 from memsvc_proto.errors import MemsvcError
 from memsvc_proto.wire import ALIGN
+from numpy.typing import NDArray
 
 from .beside import Side
 from .memory_file import MemoryFile
@@ -22,7 +24,7 @@ from .slots import Slots
 
 HEAD_BYTES = 256  # of a ring, before its capacity
 MOST_SLOTS = 32
-MOST_SLOT_BYTES = 1 << 28
+MOST_SLOT_BYTES = 1 << 30
 LEAST_RING_BYTES = 1 << 15
 MOST_RING_BYTES = 1 << 30
 ORDER_S = 5.0
@@ -126,6 +128,10 @@ class Channel:
             if memory is not None:
                 memory.close()
             return None
+
+    def reserve(self, size: int) -> NDArray[np.uint8] | None:
+        """Where a frame of at most `size` bytes can be made that `send` does not copy then; None: no room now."""
+        return self._up.reserve(size)
 
     def send(self, raw: Raw) -> bool:
         """Sends a whole frame; False where it must go by the socket: then, if there is `room`, it is to be announced by `mark` afterwards."""

@@ -252,8 +252,8 @@ class Conversation:
             self.follower.heard(answer)
 
     def look_around(self, waiting: Waiting) -> None:
-        """While a call waits: greets a server that has been silent for too long, or whose shared memory has ended. It answers when it is back, perhaps
-        with another draw address.
+        """While a call waits: greets a server that has been silent for too long, or whose shared memory has ended. It answers when it is back,
+        perhaps with another draw address.
         """
         now = time.monotonic()
         if not self.draw.parted and now - max(self._heard, waiting.began) < SILENT_S:

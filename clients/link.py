@@ -25,12 +25,12 @@ from numpy.typing import NDArray
 
 from .channel import Channel, Plan
 from .slots import Slots
+from .sockets import zmq_socket
 
 Role: TypeAlias = Literal["door", "draw"]
 
 _log = logging.getLogger("memsvc_client")
 _SMALL_BYTES = 1 << 16  # below this one copy costs less than a frame of its own, and aligns what arrives
-_NOTICES = 1000  # parameter notices that may wait for a client that does not listen
 
 
 class Link(Protocol):
@@ -38,9 +38,14 @@ class Link(Protocol):
 
     def send(self, message: Message, frame: NDArray[np.uint8] | None = None) -> None:
         """Hands the message over without waiting. With `frame`, the body is frame[64:], the 64 bytes before it are the link's, and the caller lets go
-        of both.
+        of both. A frame that begins what was reserved last is not copied.
 
         Raises WindowFull when no more can be queued (nothing was sent).
+        """
+
+    def reserve(self, size: int) -> NDArray[np.uint8] | None:
+        """Memory from which a frame of at most `size` bytes goes without a copy if it is made there; until the next `send` or `reserve`, which need
+        not use it. None: there is no such memory, or no room in it now.
         """
 
     def receive(self, timeout_s: float) -> Message | None:
@@ -153,7 +158,7 @@ class ZmqLink:
         self.parted = False
         self._poller = zmq.Poller()
         self._identity = b"m" + secrets.token_bytes(15)
-        self._dealer = _socket(zmq.DEALER, address, self._identity)
+        self._dealer = zmq_socket(zmq.DEALER, address, self._identity)
         self._notices: zmq.Socket[bytes] | None = None
         self._notices_at = ""
         self._woken, self._waker = socket.socketpair()
@@ -198,6 +203,17 @@ class ZmqLink:
             self._send_raw(raw)
         except zmq.Again:
             raise WindowFull(f"messages to {self._endpoint} wait to be sent, and no more can be queued: the server does not take them") from None
+
+    def reserve(self, size: int) -> NDArray[np.uint8] | None:
+        """See Link: in the ring, where memory is shared."""
+        channel = self._channel
+        if channel is None or channel.ended:
+            return None
+        try:
+            return channel.reserve(size)
+        except ProtocolError as error:
+            self._give_up(error)
+            return None
 
     def receive(self, timeout_s: float) -> Message | None:
         """See Link. A malformed message is dropped, counted and logged once."""
@@ -327,42 +343,6 @@ class ZmqLink:
         if self._notices is not None:
             self._poller.unregister(self._notices)
             self._notices.close(0)
-        self._notices = _socket(zmq.SUB, address, b"")
+        self._notices = zmq_socket(zmq.SUB, address, b"")
         self._notices_at = address
         self._poller.register(self._notices, zmq.POLLIN)
-
-
-_contexts: dict[int, zmq.Context[zmq.Socket[bytes]]] = {}
-
-
-def _context() -> zmq.Context[zmq.Socket[bytes]]:
-    # One per process: an I/O thread does not survive a fork, and the context of a parent is never touched in its child.
-    context = _contexts.get(os.getpid())
-    if context is None:
-        context = zmq.Context()
-        context.set(zmq.MAX_SOCKETS, min(65535, context.get(zmq.SOCKET_LIMIT)))
-        _contexts[os.getpid()] = context
-    return context
-
-
-def _socket(kind: int, address: str, identity: bytes) -> zmq.Socket[bytes]:
-    made = _context().socket(kind)
-    made.setsockopt(zmq.LINGER, 0)
-    made.setsockopt(zmq.RECONNECT_IVL, 100)
-    made.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
-    # The I/O thread answers heartbeats, so a client that is busy for minutes is no dead client, and a dead connection is opened anew.
-    made.setsockopt(zmq.HEARTBEAT_IVL, 5000)
-    made.setsockopt(zmq.HEARTBEAT_TIMEOUT, 20000)
-    if "[" in address:
-        made.setsockopt(zmq.IPV6, 1)
-    if kind == zmq.DEALER:
-        made.setsockopt(zmq.ROUTING_ID, identity)
-    else:
-        made.setsockopt(zmq.RCVHWM, _NOTICES)
-        made.setsockopt(zmq.SUBSCRIBE, b"")
-    try:
-        made.connect(address)
-    except zmq.ZMQError as error:
-        made.close(0)
-        raise ConfigError(f"address {address!r} cannot be used: {error}", address=address) from None
-    return made

@@ -82,8 +82,8 @@ class Outlet(ABC):
         """Steps to be added from now until `due` may become 0."""
 
     @abstractmethod
-    def payload(self, now: float, added: int) -> Frame | None:
-        """What is to be sent now, behind 64 free bytes; None: nothing."""
+    def payload(self, now: float, added: int, place: Frame | None = None) -> Frame | None:
+        """What is to be sent now, behind 64 free bytes, at `place` where it fits there; None: nothing."""
 
     @abstractmethod
     def acknowledged(self, seq: int, wanted: int, now: float) -> None:
@@ -127,9 +127,9 @@ class Outlet(ABC):
         self.gate.restart()
         self._dry_at, self._owed = -1, self.gate.limited
 
-    def _draw(self, draws: int, now: float, added: int) -> Frame | None:
+    def _draw(self, draws: int, now: float, added: int, place: Frame | None) -> Frame | None:
         self.gate.hand_back(now)
-        frame = self._memory.draw(self.table, draws, self._message_bytes, HEADER_BYTES)
+        frame = self._memory.draw(self.table, draws, self._message_bytes, HEADER_BYTES, place)
         self._owed = False
         if frame is not None:
             self.gate.said(now)

@@ -29,6 +29,7 @@ _NEVER = 1 << 62
 _BURST = 64  # messages handled before the next look at what is due
 _SHARED_MESSAGES = 8  # that memory shared with a server of this host has room for, and bytes for what it says
 _SHARED_DOWN_BYTES = 1 << 18
+_PLACE = 1.5  # messages pass their size by an item; what is longer than so many sizes is copied
 
 _log = logging.getLogger("memsvc_client")
 
@@ -80,6 +81,8 @@ class Pusher(Arrivals):
         self._flush_seq = 0
         self._payloads = 0
         self._last_count = -1
+        # Draws are wanted now, and few; all items of a table would take whatever room there is.
+        self._in_turn = sorted(outlets, key=lambda outlet: isinstance(outlet, AllOutlet))
         for outlet in outlets:
             outlet.gate.block(outlet.blocked, outlet.places)
         self._thread = threading.Thread(target=self._run, name=f"memsvc-pusher-{name}", daemon=True)
@@ -187,10 +190,12 @@ class Pusher(Arrivals):
                 for outlet in self._outlets:
                     outlet.flushing = True
         wait, left = PING_S, _NEVER
-        for outlet in self._outlets:
+        for outlet in self._in_turn:
             outlet.mark, outlet.gate.awaited = added + self._end, self._adders > 0
-            wait = min(wait, self._drain(outlet, now, added), outlet.linger_s if active else PING_S)
-            left = min(left, outlet.steps_left(added))
+            later = self._drain(outlet, now, added)
+            wait = min(wait, later or PING_S, outlet.linger_s if active else PING_S)
+            # Where there is no room the next acknowledgement makes some, and further steps change nothing.
+            left = min(left, outlet.steps_left(added) if later else _NEVER)
             if outlet.gate.block(outlet.blocked, outlet.places):
                 with self._changed:
                     self._changed.notify_all()
@@ -204,13 +209,18 @@ class Pusher(Arrivals):
         return 0.0 if self.count >= self.due else wait
 
     def _drain(self, outlet: Outlet, now: float, added: int) -> float:
+        """Sends what there is room for; returns seconds until something is due, 0 where that waits for room or for the server."""
         # What shared memory has no room for would go by the socket, at three times the cost. Messages pass their size a little, and never wrap.
-        most = (_SHARED_MESSAGES - 2) * self._message_bytes if self._link.transport == "shared" else _NEVER
+        shared = self._link.transport == "shared"
+        most = (_SHARED_MESSAGES - 2) * self._message_bytes if shared else _NEVER
         while not self._pulse.lost and not self._pulse.greeting and self._window.has_room(self._message_bytes, most):
             wait = outlet.due(now, added)
             if wait > 0:
                 return wait
-            frame = outlet.payload(now, added)
+            place = self._link.reserve(int(_PLACE * self._message_bytes))
+            if place is None and shared and len(self._window):
+                return 0.0
+            frame = outlet.payload(now, added, place)
             if frame is None:
                 continue
             self._payloads += 1
@@ -224,7 +234,7 @@ class Pusher(Arrivals):
             with self._changed:
                 self._window.sent(seq, frame.nbytes, self._payloads)
                 self._changed.notify_all()
-        return PING_S
+        return 0.0
 
     def _finish_flush(self) -> None:
         with self._changed:

@@ -62,14 +62,14 @@ class AllOutlet(Outlet):
         room = self._room - self._unsent if self._blocks else 1 << 62
         return max(1, min((self._message_bytes - self._unsent_bytes) // self._step_bytes, self._limiter_steps(added), room))
 
-    def payload(self, now: float, added: int) -> Frame | None:
+    def payload(self, now: float, added: int, place: Frame | None = None) -> Frame | None:
         """See Outlet."""
         if self._blocks and not self._room:
             self._asked = now
         self._first = None
         # Who waits without an item to send asks by the head alone; without blocking the number does not matter else.
         draws = 0 if self.gate.awaited and not self._unsent else self._room if self._blocks else 1
-        frame = self._draw(draws, now, added)
+        frame = self._draw(draws, now, added, place)
         if frame is None:
             self.gate.said(now)
         head = None if frame is None else head_of(frame)

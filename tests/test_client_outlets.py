@@ -23,7 +23,7 @@ class FakeMemory:
         self.caches, self.population, self.waiting, self.inserted = caches, 0, (0, 0), 0
         self.asked, self.gates, self.allowed, self.lowered, self.silent = [], [], None, False, False
 
-    def draw(self, table, draws, max_bytes, head):
+    def draw(self, table, draws, max_bytes, head, out):
         self.asked.append(draws)
         if self.silent:
             return None

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,15 @@ from memsvc_client.beside import Side, close_all, read_packet
 from memsvc_client.channel import Channel, Plan
 from memsvc_client.memory_file import MemoryFile
 from memsvc_client.slots import SPARE
+from memsvc_client.welcome import greet
+from memsvc_core import Ring
 from memsvc_proto.errors import MemsvcError, ProtocolError
 from memsvc_proto.wire import Kind, Message
 from serving import Served, serve, until
 
 import memsvc
+from memsvc.channels import Channel as ServerChannel
+from memsvc.channels import Channels
 
 TABLE = {"name": "all", "item": {"kind": "step"}, "actor": {"select": "all", "linger_ms": 5}, "priority": {"source": "given", "exponent": 1.0}}
 ONCE = TABLE | {"name": "once", "sampler": "fifo", "limits": {"max_times_sampled": 1}}
@@ -170,6 +175,59 @@ def test_items_larger_than_the_rings_arrive(tmp_path):
         actor.flush(20)
         assert served.table()["items"] == 60
         assert actor.stats()["transport"] == "shared"
+
+
+def test_a_push_is_made_in_the_ring_and_never_by_the_socket_while_the_server_is_late(served, monkeypatch):
+    # The server answers nothing for a while: what there is no room for waits in the actor's memory.
+    held, going_on = threading.Event(), threading.Event()
+    engine, by_socket = served.server.engine, []
+    replay = engine.replay
+
+    class Late:
+        def __getattr__(self, name):
+            return getattr(replay, name)
+
+        def push(self, *arguments):
+            held.set()
+            assert going_on.wait(20)
+            return replay.push(*arguments)
+
+    with served.actor(message_bytes=20_000) as actor:
+        link = actor._pusher._link
+        until(lambda: link.transport == "shared")
+        send = link._send_raw
+        monkeypatch.setattr(link, "_send_raw", lambda raw: (by_socket.append(raw), send(raw)))
+        monkeypatch.setattr(engine, "replay", Late())
+        for i in range(200):
+            actor.add(**step(i))
+        assert held.wait(10)
+        until(lambda: len(actor._pusher._window) >= 4)
+        going_on.set()
+        actor.end_episode(terminated=True)
+        actor.flush(20)
+        assert served.table()["items"] == 200
+        assert not by_socket
+    with served.learner() as learner:
+        batch = learner.sample(timeout=10)
+        np.testing.assert_array_equal(batch["wide"], np.repeat(batch["id"][:, None], 500, 1))
+
+
+def test_what_is_made_where_it_was_reserved_arrives_as_it_is():
+    memory = np.zeros(64 + 256 + (1 << 15), np.uint8)
+    memory = memory[-memory.ctypes.data % 64 :][: 256 + (1 << 15)]
+    writer, reader = Ring(memory), Ring(memory)
+    for size in (1, 64, 1000, writer.most):
+        place = writer.reserve(writer.most)
+        place[:size] = size % 251
+        assert writer.push(place[:size])
+        assert reader.front() == size
+        assert np.shares_memory(reader.view(), place)
+        assert (reader.view() == size % 251).all()
+        reader.pop()
+    writer.reserve(100)
+    assert writer.push(b"another")
+    assert reader.front() == 7
+    assert bytes(reader.take()) == b"another"
 
 
 def test_a_child_of_a_fork_cannot_use_it_and_the_parent_goes_on(served):
@@ -397,6 +455,48 @@ def test_memory_that_could_be_taken_away_is_not_mapped():
     made.close()
     assert other.bytes[7] == 9
     other.close()
+
+
+def test_all_that_was_written_before_a_message_by_the_socket_is_handled_before_it():
+    plan = Plan.of(1 << 20, 1 << 15, 0, 0)
+    memory = MemoryFile.make(plan.bytes)
+    up, _ = plan.rings(memory)
+    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    far.setblocking(False)
+    seen: list[bytes] = []
+    channels = Channels(lambda _, frame: seen.append(bytes(frame)), lambda *_: None, lambda: None)
+    try:
+        ours = ServerChannel(b"x" * 16, far, os.pidfd_open(os.getpid()), memory, plan)
+        channels.offer(ours)
+        channels.begin(b"x" * 16)
+        wrote = [b"%064d" % i for i in range(3000)]
+        assert all(up.push(one) for one in wrote)
+        channels.before_socket(ours)
+        assert seen == wrote
+    finally:
+        channels.close()
+        near.close()
+
+
+def test_a_client_that_breaks_its_ring_while_it_is_answered_stops_nobody_else(served, monkeypatch):
+    broken: list[int] = []
+
+    def mark(_: object) -> None:
+        broken.append(1)
+        raise ProtocolError("a ring cannot be")
+
+    with served.learner(batch_size=8) as publisher:
+        publisher.publish({"w": np.zeros(100_000)})
+        link = ZmqEndpoint(served.where).connect("door")
+        link.share(1, 1)
+        greet(link, Message(Kind.HELLO, 1, meta={"role": "viewer", "name": "v"}), 10, "here")
+        until(lambda: link.receive(0.01) is None and link.transport == "shared")
+        monkeypatch.setattr(ServerChannel, "mark", mark)
+        link.send(Message(Kind.FETCH, 2, meta={"topic": "default"}))
+        until(lambda: broken)
+        link.close()
+        play(served)
+        assert publisher.sample(10).population == 64
 
 
 def test_idle_channels_are_not_looked_at(served):

@@ -181,6 +181,38 @@ def test_a_full_store_evicts_the_oldest_of_all_actors(rng):
     assert stats["evicted"] == made - len(ids)
 
 
+@pytest.mark.parametrize("before", [0, 300])
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"kind": "step"},
+        {"kind": "transition", "n_step": 3, "gamma": 0.9, "next": ["obs"]},
+        {"kind": "sequence", "length": 8, "stride": 4, "gamma": 0.9},
+    ],
+    ids=["step", "transition", "sequence"],
+)
+def test_a_push_with_more_rows_than_the_whole_store_stores_its_newest_items(item, before, rng):
+    settings = union(item=item, sampler="fifo")
+    rig = Rig(FIELDS, settings, memory_bytes=1 << 16)
+    capacity = rig.replay.stats()["capacity_steps"]
+    player = Player(rig.join(envs=2), FIELDS, rng, 2, (20, 40), given=True)
+    player.play(before)
+    rig.push_all(player.peer)
+    player.play(4 * capacity)
+    payload = player.peer.memory.draw(0, 0, 1 << 24, 0)
+    sent = [key for key, *_ in rig.read(payload).items]
+    assert len(rig.read(payload).rows) > 2 * capacity
+    gone = sum(rig.stats()[name] for name in ("items", "evicted"))
+    rig.replay.push(player.peer.number, payload)
+    stats = rig.stats()
+    batch = rig.draw(stats["items"])
+    assert batch["keys"].tolist() == sent[-stats["items"] :]
+    assert stats["evicted"] == gone + len(sent) - stats["items"]
+    check(settings, batch, player.by_id)
+    # Full but for what one more item might need.
+    assert rig.replay.stats()["steps"] > capacity - 16
+
+
 def test_two_tables_over_the_same_steps(rng):
     first = union(name="a", item={"kind": "transition", "n_step": 3, "gamma": 0.9, "next": ["obs"]})
     second = table(name="b", item={"kind": "sequence", "length": 5, "stride": 2, "tail": "pad", "gamma": 0.9})

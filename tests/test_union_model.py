@@ -100,17 +100,18 @@ class Model:
         self.free.append(place)
 
     def insert(self, new: list[tuple[int, float, int]]) -> None:
-        """(key, p, version) each. The oldest make room first; those set aside (drawn as often as they may, not confirmed) are not among them."""
+        """(key, p, version) each. The oldest make room first; those set aside (drawn as often as they may, not confirmed) are not among them. The
+        newest are kept where that is not enough.
+        """
         while len(self.free) < len(new):
             able = [i for i in self.items() if not (self.most and i.times >= self.most)]
             if not able:
                 break
             self.remove(min(able, key=lambda item: item.arrival).key)
-        for key, p, version in new:
-            if self.free:
-                self.at[key] = self.free.pop()
-                self.places[self.at[key]] = Item(key, p, version, self.arrivals)
-                self.arrivals += 1
+        for key, p, version in new[max(0, len(new) - len(self.free)) :]:
+            self.at[key] = self.free.pop()
+            self.places[self.at[key]] = Item(key, p, version, self.arrivals)
+            self.arrivals += 1
 
     def update(self, keys: list[int], priorities: list[float]) -> tuple[int, int, list[int]]:
         """As Replay.update."""
@@ -218,7 +219,7 @@ class Both:
         which = random.randrange(3)
         peer, new = self.peers[which], []
         self.version += random.randrange(2)
-        for _ in range(min(n, len(self.model.places))):
+        for _ in range(n):
             p = self.priority(random)
             new.append(((peer.streams[0] << 36) + self.steps[which], p, self.version))
             peer.memory.add(0, {"id": new[-1][0]}, p, self.version)

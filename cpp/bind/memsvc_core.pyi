@@ -218,7 +218,7 @@ class Ring:
     def most(self) -> int:
         """Bytes of the longest message that it takes."""
     def push(self, frame: Bytes) -> int:
-        """Copies a message in."""
+        """Puts a message: copied in, or as it is where it begins what was reserved last and is no longer than that."""
     def reserve(self, bytes: int) -> NDArray[np.uint8] | None:
         """Where a message may be written in place, until `commit`, or until another is reserved or pushed; None where there is no room."""
     def commit(self, bytes: int) -> int:

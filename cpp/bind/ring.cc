@@ -34,6 +34,7 @@ struct PyRing {
   int push(const py::buffer& frame) {
     const py::buffer_info info = frame.request();
     const size_t bytes = static_cast<size_t>(info.size * info.itemsize);
+    if (bytes > 0 && info.ptr == ring.reserved()) return commit(bytes);
     uint8_t* to = ring.reserve(bytes);
     check_whole();
     if (to == nullptr) return 0;
@@ -52,6 +53,8 @@ struct PyRing {
     if (to == nullptr) return py::none();
     return Bytes({static_cast<py::ssize_t>(bytes)}, {1}, to, kept);
   }
+
+  int commit(size_t bytes) { return ring.commit(bytes) ? 2 : 1; }
 
   int mark() {
     const bool marked = ring.mark();
@@ -122,8 +125,7 @@ void bind_ring(py::module_& m) {
       .def_property_readonly("most", [](const PyRing& self) { return self.ring.most(); })
       .def("push", &PyRing::push, py::arg("frame"))
       .def("reserve", &PyRing::reserve, py::arg("bytes"))
-      .def(
-          "commit", [](PyRing& self, size_t bytes) { return self.ring.commit(bytes) ? 2 : 1; }, py::arg("bytes"))
+      .def("commit", &PyRing::commit, py::arg("bytes"))
       .def("room", [](PyRing& self) { return self.ring.room(); })
       .def("mark", &PyRing::mark)
       .def("front", &PyRing::front)

@@ -10,8 +10,7 @@
 namespace memsvc {
 namespace {
 
-constexpr uint64_t kAhead = 16;                // keys whose place in an index is fetched ahead
-constexpr int kNearAhead = 8, kFarAhead = 16;  // items fetched ahead of the one that is evicted
+constexpr uint64_t kAhead = 16;  // keys whose place in an index is fetched ahead
 
 }  // namespace
 
@@ -56,15 +55,8 @@ Status Intake::reserve() {
   name_ = actors_->find(actor_)->name;
   if (const Gates::Actor* from = table_.gates.find(actor_)) topic_ = from->topic;
   pin_known_draws();
-  const uint64_t rows = find_rows();
-  if (rows > store_->free() || view_.head.items > table_.items.free()) {
-    hold_windows();
-    uint64_t items = 0;
-    for (uint64_t i = 0; i < view_.head.items; ++i) items += table_.items.find(view_.items[i].key) == kNone;
-    // A union that is smaller than the payload keeps its newest part.
-    if (table_.whole() && !table_.spec.blocks && items > table_.items.capacity()) skip_ = items - table_.items.capacity();
-    make_room(rows, items - skip_);
-  }
+  find_rows();
+  if (new_rows_.size() > store_->free() || view_.head.items > table_.items.free()) make_room();
   store_rows();
   store_items();
   settle_draws();
@@ -82,8 +74,8 @@ void Intake::pin_known_draws() {
   }
 }
 
-// Holds the rows that are here already, notes the others; returns how many (doubles counted twice).
-uint64_t Intake::find_rows() {
+// Holds the rows that are here already, notes the others (doubles twice).
+void Intake::find_rows() {
   places_.resize(view_.head.rows);
   uint32_t previous = kNone;
   for (uint64_t i = 0; i < view_.head.rows; ++i) {
@@ -97,84 +89,6 @@ uint64_t Intake::find_rows() {
       held_.push_back(previous);
     }
   }
-  return new_rows_.size();
-}
-
-// Rows that the payload counts on although it does not bring them.
-void Intake::hold_windows() {
-  for (uint64_t i = 0; i < view_.head.items; ++i) {
-    const ItemRecord& record = view_.items[i];
-    const Window window = window_of(table_.spec, record.key, record.span, record.head);
-    window_.resize(window.rows());
-    table_.items.rows(window, kNone, window_.data());
-    for (const uint32_t slot : window_) {
-      if (slot == kNone) continue;
-      store_->hold(slot);
-      held_.push_back(slot);
-    }
-  }
-}
-
-void Intake::make_room(uint64_t rows, uint64_t items) {
-  while (table_.items.free() < items && (evict_one(&table_) || give_way(&table_))) {
-  }
-  while (store_->free() < rows && (evict_one(nullptr) || give_way(nullptr))) {
-  }
-}
-
-// From the table that takes most of the store among those (or the one) that have something to evict.
-bool Intake::evict_one(Table* only) {
-  Table* richest = nullptr;
-  for (const auto& table : *tables_) {
-    if (table->spec.blocks || (only && table.get() != only) || table->items.oldest() == kNone) continue;
-    if (!richest || table->items.window_rows() > richest->items.window_rows()) richest = table.get();
-  }
-  if (!richest) return false;
-  fetch_ahead(*richest);
-  evict(richest, richest->items.oldest());
-  return true;
-}
-
-// Evictions go through a list: what the coming ones touch is fetched a few items ahead.
-void Intake::fetch_ahead(const Table& table) {
-  const Items& items = table.items;
-  const auto listed = [&items](uint32_t item) { return item < items.places() && items.live(item); };
-  const auto step = [&](uint32_t* item) { *item = listed(*item) ? items.after(*item) : kNone; };
-  auto ahead = std::find_if(ahead_.begin(), ahead_.end(), [&table](const Ahead& of) { return of.table == &table; });
-  if (ahead == ahead_.end()) {
-    Ahead first{&table, items.oldest(), kNone};
-    for (int i = 0; i < kNearAhead; ++i) step(&first.near);
-    first.far = first.near;
-    for (int i = kNearAhead; i < kFarAhead; ++i) step(&first.far);
-    ahead = ahead_.insert(ahead_.end(), first);
-  }
-  if (listed(ahead->far)) items.prefetch_item(ahead->far);
-  if (listed(ahead->near)) {
-    const uint64_t key = items.key(ahead->near);
-    items.prefetch(key);
-    store_->prefetch(key);
-  }
-  step(&ahead->near);
-  step(&ahead->far);
-}
-
-// Everything left is needed by draws: the oldest draws of the actor with the largest excess go, in the largest table that has any.
-bool Intake::give_way(Table* only) {
-  std::vector<Table*> by_rows;
-  for (const auto& table : *tables_) {
-    if (!table->whole() && (!only || table.get() == only)) by_rows.push_back(table.get());
-  }
-  std::stable_sort(by_rows.begin(), by_rows.end(), [](Table* a, Table* b) { return a->items.window_rows() > b->items.window_rows(); });
-  return std::any_of(by_rows.begin(), by_rows.end(), [](Table* table) { return table->caches.give_way(); });
-}
-
-void Intake::evict(Table* table, uint32_t item) {
-  ++table->evicted;
-  if (table->whole()) return table->drop(item);
-  const uint64_t key = table->items.key(item);
-  Lane* lane = table->lanes.find(actors_->owner(stream_of(key)));
-  if (lane && !lane->left) lane->evicted.push_back(key);
-  table->items.remove(item);
 }
 
 // Whether no key so far was of this stream and as large, for certain.

@@ -45,9 +45,10 @@ class Intake {
   bool later(uint64_t key, std::vector<uint64_t>* newest) const;
   void fetch_ahead(const Table& table);
   void pin_known_draws();
-  uint64_t find_rows();
+  void find_rows();
+  void make_room();
+  void keep_newest(uint64_t* items, uint64_t most_items, uint64_t most_rows);
   void hold_windows();
-  void make_room(uint64_t rows, uint64_t items);
   bool evict_one(Table* only);
   bool give_way(Table* only);
   void evict(Table* table, uint32_t item);
@@ -81,7 +82,7 @@ class Intake {
   std::vector<uint64_t> refused_;           // keys of items that found no room, sorted
   std::vector<uint64_t> incomplete_;        // keys of items whose rows are nowhere
   std::unordered_set<uint64_t> waits_for_;  // keys of the items that the lane's waiting draws need
-  uint64_t skip_ = 0;                       // new items that the table is too small for
+  uint64_t skip_ = 0;                       // new items, the first ones, that there is no room for
   bool short_ = false;                      // the store did not take every row
   uint64_t draws_queued_ = 0;
   std::string name_, topic_;  // of the actor, when the push came

@@ -30,6 +30,8 @@ class Ring {
   size_t most() const { return most_; }
   // Where a message of so many bytes is to be written; null: no room now. Reserving again replaces it.
   uint8_t* reserve(size_t bytes);
+  // What reserve() gave last; null where it gave nothing, or a message has been put since.
+  uint8_t* reserved() const { return reserved_ > 0 ? memory_ + kHeadBytes + offset_of(next_) + kLine : nullptr; }
   // The reserved message is there, now `bytes` long (at most what was reserved, and not 0). True: the consumer sleeps, and is to be woken.
   bool commit(size_t bytes);
   // Puts a message without content: it stands for one that goes another way, in this place of the order. False: no room.

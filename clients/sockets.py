@@ -1,0 +1,48 @@
+"""The ZMQ sockets of a client: one context a process, and how they are set."""
+
+from __future__ import annotations
+
+import os
+
+import zmq
+from memsvc_proto.errors import ConfigError
+
+_NOTICES = 1000  # parameter notices that may wait for a client that does not listen
+
+_contexts: dict[int, zmq.Context[zmq.Socket[bytes]]] = {}
+
+
+def _context() -> zmq.Context[zmq.Socket[bytes]]:
+    # One per process: an I/O thread does not survive a fork, and the context of a parent is never touched in its child.
+    context = _contexts.get(os.getpid())
+    if context is None:
+        context = zmq.Context()
+        context.set(zmq.MAX_SOCKETS, min(65535, context.get(zmq.SOCKET_LIMIT)))
+        _contexts[os.getpid()] = context
+    return context
+
+
+def zmq_socket(kind: int, address: str, identity: bytes) -> zmq.Socket[bytes]:
+    """A socket that connects to `address` behind the scenes: a DEALER known by `identity`, or a SUB of everything. Never waits; what was not sent is
+    dropped when it is closed. Raises ConfigError for what is no address.
+    """
+    made = _context().socket(kind)
+    made.setsockopt(zmq.LINGER, 0)
+    made.setsockopt(zmq.RECONNECT_IVL, 100)
+    made.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
+    # The I/O thread answers heartbeats, so a client that is busy for minutes is no dead client, and a dead connection is opened anew.
+    made.setsockopt(zmq.HEARTBEAT_IVL, 5000)
+    made.setsockopt(zmq.HEARTBEAT_TIMEOUT, 20000)
+    if "[" in address:
+        made.setsockopt(zmq.IPV6, 1)
+    if kind == zmq.DEALER:
+        made.setsockopt(zmq.ROUTING_ID, identity)
+    else:
+        made.setsockopt(zmq.RCVHWM, _NOTICES)
+        made.setsockopt(zmq.SUBSCRIBE, b"")
+    try:
+        made.connect(address)
+    except zmq.ZMQError as error:
+        made.close(0)
+        raise ConfigError(f"address {address!r} cannot be used: {error}", address=address) from None
+    return made
