@@ -191,7 +191,8 @@ class Bench:
         if options.learners and (limits["samples_per_insert"] or limits["max_times_sampled"]):
             does.append("draws batches that count for its limits")
         others = watch.others()
-        return (" " + " and ".join(does) if does else "") + (f" (beside {others} other clients, whose items count too)" if does and others else "")
+        beside = f" (beside {others} other client{'s' * (others > 1)}, whose items count too)" if others else ""
+        return f" {' and '.join(does)}{beside}" if does else ""
 
     def _plans(self, watch: Watch, address: str) -> tuple[list[Plan], list[Plan]]:
         options = self._options
