@@ -103,6 +103,7 @@ class Channel:
         self._side, self._memory, self._spin = side, memory, spin
         self._owed = 0  # marks read whose messages have not come by the socket; below 0: messages whose marks have not
         self._owed_since = 0.0
+        self._opened = time.monotonic()
         self._held: Raw = None  # came by the socket, and is to wait for what was written into the ring before it
 
     @classmethod
@@ -152,6 +153,8 @@ class Channel:
     def next(self, read: Callable[[], Raw]) -> Raw:
         """The next frame in the order in which it was sent, or None; `read` gives the socket's next, or None."""
         if not self.begun:
+            if time.monotonic() - self._opened > ORDER_S:  # the server cannot say SHARED: it is gone, or its socket is full
+                self.ended = True
             return read()
         while True:
             if self._owed > 0:

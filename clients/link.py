@@ -189,7 +189,7 @@ class ZmqLink:
         else:
             pack_into(message, frame)
             raw = frame
-        channel = self._channel
+        channel, sent = self._channel, False
         try:
             if channel is None or channel.ended:
                 self._send_raw(raw)
@@ -197,10 +197,12 @@ class ZmqLink:
                 if not channel.room():
                     raise zmq.Again
                 self._send_raw(raw)
+                sent = True
                 channel.mark()
         except ProtocolError as error:
             self._give_up(error)
-            self._send_raw(raw)
+            if not sent:
+                self._send_raw(raw)
         except zmq.Again:
             raise WindowFull(f"messages to {self._endpoint} wait to be sent, and no more can be queued: the server does not take them") from None
 
@@ -248,7 +250,11 @@ class ZmqLink:
     def _sleep(self, seconds: float) -> bool:
         # Until something may have come. True: `wake` was called.
         channel = self._channel
-        if seconds <= 0 or (channel is not None and not channel.doze()):
+        try:
+            if seconds <= 0 or (channel is not None and not channel.doze()):
+                return False
+        except ProtocolError as error:
+            self._give_up(error)
             return False
         for source, _ in self._poller.poll(math.ceil(seconds * 1e3)):
             if source == self._woken.fileno():

@@ -167,11 +167,9 @@ class Channels:
             if fd == channel.sources()[0] and channel.heard():
                 if channel.identity in self.begun:
                     self._hot[channel] = None
-            elif channel.identity in self.begun:
-                self._read(channel, channel.most)  # what it had written before is whole
-                self._gone(channel.identity, None)
             else:
-                self.drop(channel.identity)
+                self.finish(channel.identity)  # what it had written before is whole
+                self._gone(channel.identity, None)
 
     def finish(self, identity: bytes) -> None:
         """Handles what a client has written, before it is dropped."""
@@ -199,10 +197,9 @@ class Channels:
         channel.close()
 
     def overdue(self, now: float, longest_s: float) -> list[bytes]:
-        """Who has announced messages by the socket that have not come for so long: they will not. Drops those that have not said SHARED meanwhile."""
-        for identity in [one.identity for one in self._waiting.values() if now - one.offered > longest_s]:
-            self.drop(identity)
-        return [one.identity for one in self.begun.values() if one.owed > 0 and now - one.owed_since > longest_s]
+        """Who has announced messages by the socket that have not come for so long, or has not said SHARED: they will not."""
+        late = [one.identity for one in self.begun.values() if one.owed > 0 and now - one.owed_since > longest_s]
+        return late + [one.identity for one in self._waiting.values() if now - one.offered > longest_s]
 
     def close(self) -> None:
         """Drops all; later offers are refused."""

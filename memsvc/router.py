@@ -179,7 +179,7 @@ class Router:
         if self.channels.overdue(now, ORDER_S):
             self._receive()  # this thread may have been stopped, or busy, and the message be there
         for identity in self.channels.overdue(now, ORDER_S):
-            self._ended(identity, ProtocolError("a message that was announced has not come"))
+            self._ended(identity, ProtocolError("a message that shared memory has announced has not come"))
         if now < self._next_sweep:
             return
         self._next_sweep = now + IDLE_S / 10

@@ -499,6 +499,22 @@ def test_a_client_that_breaks_its_ring_while_it_is_answered_stops_nobody_else(se
         assert publisher.sample(10).population == 64
 
 
+def test_a_server_that_never_says_shared_is_reached_by_sockets_and_nothing_is_lost_in_silence(served, monkeypatch, caplog):
+    monkeypatch.setattr("memsvc.router.Router._share", lambda *_: None)
+    monkeypatch.setattr("memsvc_client.channel.ORDER_S", 0.2)
+    with served.actor(name="a") as actor:
+        for i in range(8):
+            actor.add(**step(i))
+        actor.flush(20)
+        stored = served.table()["items"]
+        assert stored == 8 or "in flight are gone" in caplog.text
+        for i in range(8):
+            actor.add(**step(i))
+        actor.flush(20)
+        assert served.table()["items"] == stored + 8
+        assert actor.stats()["transport"] == "socket"
+
+
 def test_idle_channels_are_not_looked_at(served):
     # Counted, not timed: who has written nothing since the last sleep is not looked at.
     name = served.server.engine.addresses["beside"]
