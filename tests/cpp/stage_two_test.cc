@@ -420,10 +420,10 @@ void cutting() {
   const uint64_t key = a.key(0);
   const double now = .37;
   replay->update(0, &key, &now, 1);
-  a.push(std::vector<size_t>(3000, 0));
+  a.push(std::vector<size_t>(2000, 0));
   size_t delivered = 0;
   while (draw(*replay, spec, 1).any) ++delivered;
-  CHECK_NEAR(static_cast<double>(delivered), 3000 * now, 4 * std::sqrt(3000 * now * (1 - now)));
+  CHECK_NEAR(static_cast<double>(delivered), 2000 * now, 4 * std::sqrt(2000 * now * (1 - now)));
   CHECK_OK(replay->check());
 }
 
