@@ -31,6 +31,7 @@ _READ: dict[str, np.dtype[Any]] = {
 }
 _CODES = {dtype: code for code, dtype in _READ.items()}
 _LISTED = ", ".join(dtype.names[0] if dtype.names else dtype.name for dtype in _READ.values())
+_NAMED = {dtype.names[0]: dtype for dtype in _CODES if dtype.names}
 _NO_NAME = "__metadata__"  # safetensors keeps this one for itself
 
 
@@ -123,7 +124,9 @@ def _array(name: str, value: Any) -> NDArray[Any]:
         raise SchemaError(
             f"parameter {name!r} is big-endian ({dtype.str}): pass array.astype({dtype.newbyteorder('<').str!r})", name=name, dtype=dtype.str
         )
-    if dtype not in _CODES:
+    if dtype.name in _NAMED:  # the type that TensorFlow and JAX have given numpy
+        array = array.view(_NAMED[dtype.name])
+    elif dtype not in _CODES:
         raise SchemaError(f"parameter {name!r} has dtype {dtype}: expected one of {_LISTED}", name=name, dtype=str(dtype))
     # numpy's ascontiguousarray would make a 0-d array 1-d.
     return array if array.flags.c_contiguous else array.copy(order="C")
