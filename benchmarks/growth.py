@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import statistics
 import sys
 import threading
@@ -242,8 +241,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--out", type=Path, help="writes the rows here (without --quick and --only: results/growth.jsonl)")
     args = parser.parse_args(argv)
     shrink, seconds = (100, 0.02) if args.quick else (1, 2.0)
-    about = {"date": machine.now(), "commit": machine.commit(), "command": shlex.join(["python", "benchmarks/growth.py", *argv])}
-    about |= {"machine": machine.describe(), "batch": BATCH}
+    about = machine.about("growth.py", argv, batch=BATCH)
     rows = []
     for name in args.only or FIGURES:
         first: dict[str, float] = {}

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import subprocess
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from workloads import Workload
 
 from memsvc.bench.machine import cpu_seconds, describe, memcpy_rate, now, rate
 
-__all__ = ["Copy", "Gather", "Memcpy", "Take", "commit", "cpu_seconds", "describe", "memcpy_rate", "now", "rate", "take_rate"]
+__all__ = ["Copy", "Gather", "Memcpy", "Take", "about", "commit", "cpu_seconds", "describe", "keep", "memcpy_rate", "now", "rate", "take_rate"]
 
 
 def commit() -> str:
@@ -23,6 +26,19 @@ def commit() -> str:
     except (OSError, subprocess.CalledProcessError):
         return "none"
     return head + ("+" if dirty else "")
+
+
+def about(script: str, argv: list[str], **more: Any) -> dict[str, Any]:
+    """What every row of a run has: date, commit, command, machine, and `more`. `script`: its name in this folder."""
+    command = shlex.join(["python", f"benchmarks/{script}", *argv])
+    return {"date": now(), "commit": commit(), "command": command, "machine": describe(), **more}
+
+
+def keep(rows: list[dict[str, Any]], file: Path) -> None:
+    """Writes a JSON line a row, and says where; makes the folder."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    print(f"{len(rows)} rows in {file}")
 
 
 def take_rate(workload: Workload, seconds: float = 0.3) -> float:

@@ -7,12 +7,8 @@ taken beyond an idle one without a memory, and what the actor pushed. Writes res
 from __future__ import annotations
 
 import argparse
-import json
-import shlex
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +21,8 @@ from memsvc_client import Actor, Learner, ZmqEndpoint
 from memsvc_core import Replay
 
 import memsvc
+from memsvc.bench.workloads import settings
+from memsvc.children import Children
 
 RESULTS = Path(__file__).parent / "results"
 EPISODE = 240
@@ -67,23 +65,9 @@ class Series:
 
     def config(self, memory: int) -> str:
         """A server of `memory` bytes; an actor's memory holds three times as many steps."""
-        step = "\n".join(f'{name} = {{ dtype = "{dtype}", shape = {list(shape)} }}' for name, (dtype, shape) in self.fields.items())
         most = max(3 * memory // self.step_bytes, 8 * EPISODE * ENVS) if self.select != "all" else 4 * EPISODE * ENVS
-        return f"""
-[server]
-address = "tcp://127.0.0.1:0"
-memory  = {memory}
-control = ""
-http    = ""
-seed    = 1
-[step]
-{step}
-[[table]]
-name     = "replay"
-item     = {self.item}
-priority = {{ source = "given", exponent = 0.6 }}
-actor    = {{ select = "{self.select}", max_steps = {most} }}
-"""
+        fields = [(name, dtype, shape) for name, (dtype, shape) in self.fields.items()]
+        return settings("tcp://127.0.0.1:0", memory, fields, self.item, f'{{ select = "{self.select}", max_steps = {most} }}')
 
 
 SERIES = (
@@ -128,23 +112,10 @@ def parts(series: Series, memory: int) -> dict[str, float]:
 @contextmanager
 def daemon(series: Series, memory: int) -> Iterator[tuple[str, int]]:
     """(address, process) of a server that is ready."""
-    with tempfile.TemporaryDirectory(prefix="memsvc-bench-") as folder:
-        file, ready, log = (Path(folder) / name for name in ("memsvc.toml", "ready.json", "log"))
+    with tempfile.TemporaryDirectory(prefix="memsvc-bench-") as name, Children(folder := Path(name)) as children:
+        file = folder / "memsvc.toml"
         file.write_text(series.config(memory))
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "memsvc.cli", "serve", str(file), "--ready-file", str(ready)], stdout=output, stderr=output
-            )
-        try:
-            deadline = time.monotonic() + 120
-            while not ready.exists():
-                if process.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError(f"the daemon does not serve (status {process.returncode}): {log.read_text()[-1000:]}")
-                time.sleep(0.02)
-            yield json.loads(ready.read_text())["address"], process.pid
-        finally:
-            process.terminate()
-            process.wait(timeout=30)
+        yield children.serve(folder, file)["address"], children.pids[0]
 
 
 def own_bytes(pid: int) -> int:
@@ -229,12 +200,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--memory", type=int, default=256, help="of the server, MiB")
     parser.add_argument("--out", type=Path, default=None, help=f"folder; default: {RESULTS.name}/, nothing with --quick or --only")
     args = parser.parse_args(argv)
-    about = {
-        "date": machine.now(),
-        "commit": machine.commit(),
-        "command": shlex.join(["python", "benchmarks/memory.py", *argv]),
-        "machine": machine.describe(),
-    }
+    about = machine.about("memory.py", argv)
     rows: list[dict[str, Any]] = []
     for series in SERIES:
         if not series.name.startswith(args.only):
@@ -249,9 +215,7 @@ def main(argv: list[str]) -> int:
         print(f"    {'pushes, of their steps':<40}{row['wire_ratio']:10.4f}{promise}", flush=True)
     out = args.out or (None if args.quick or args.only else RESULTS)
     if out:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "memory.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        print(f"{len(rows)} rows in {out}/memory.jsonl")
+        machine.keep(rows, out / "memory.jsonl")
     return 0
 
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import multiprocessing
-import shlex
 import statistics
 import sys
 import time
@@ -143,12 +141,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--out", type=Path, help=f"default: {RESULTS.parent.name}/{RESULTS.name} for a whole run, else nowhere")
     args = parser.parse_args(argv)
     seconds, runs = (0.3, 1) if args.quick else (1.5, 7)
-    about = {
-        "date": machine.now(),
-        "commit": machine.commit(),
-        "command": shlex.join(["python", "benchmarks/neighbours.py", *argv]),
-        "machine": machine.describe(),
-    }
+    about = machine.about("neighbours.py", argv)
     rows = []
     with Service(WORKLOADS["B"].smaller(10 if args.quick else 1), "tcp") as service:
         fill(service)
@@ -158,8 +151,7 @@ def main(argv: list[str]) -> int:
                 print(line(rows[-1], name), flush=True)
     out = args.out or (None if args.quick else RESULTS)
     if out:
-        out.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        print(f"{len(rows)} rows in {out}")
+        machine.keep(rows, out)
     return 0
 
 

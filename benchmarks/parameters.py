@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import shlex
 import sys
 import tempfile
 import time
@@ -32,6 +31,7 @@ RESULTS = Path(__file__).parent / "results"
 CASES = ((10_000_000, 4, 5.0), (100_000_000, 16, 30.0))  # bytes, subscribers, target in ms
 WARM = 3  # rounds that count for nothing: they touch the memory for the first time
 ARRAYS = 20
+REST_S = 0.05  # before each round, so that what the one before has set going has come to rest and is not timed again
 LOOKS_S = 60e-6  # between two looks of all subscribers together: about a fifth of a core goes into them
 CONFIG = """
 [server]
@@ -171,14 +171,14 @@ def measure(size: int, subscribers: int, rounds: int) -> dict[str, Any]:
             pipe.recv()
         while not ready(subs):
             socket.send(b"-")
-            time.sleep(0.05)
+            time.sleep(REST_S)
         for i in range(WARM + rounds):
             rows += 1
-            time.sleep(0.05)
+            time.sleep(REST_S)
             start = time.monotonic()
             version = learner.publish(params)
             shared.append(1e3 * (awaited(actors, version, seen(params)) - start))
-            time.sleep(0.05)
+            time.sleep(REST_S)
             start = time.monotonic()
             socket.send(safetensors.numpy.save(params), copy=False)
             plain.append(1e3 * (awaited(subs, i + 1, seen(params)) - start))
@@ -201,13 +201,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--only", type=int, choices=range(len(CASES)), default=None, help="this case alone")
     parser.add_argument("--out", type=Path, default=None, help=f"folder; default: {RESULTS.name}/, nothing with --quick or --only")
     args = parser.parse_args(argv)
-    about = {
-        "date": machine.now(),
-        "commit": machine.commit(),
-        "command": shlex.join(["python", "benchmarks/parameters.py", *argv]),
-        "machine": machine.describe(),
-        "memcpy_bytes_per_s": round(machine.memcpy_rate()),
-    }
+    about = machine.about("parameters.py", argv, memcpy_bytes_per_s=round(machine.memcpy_rate()))
     rows = []
     for size, subscribers, target in CASES if args.only is None else CASES[args.only : args.only + 1]:
         row = measure(size // 10, min(subscribers, 4), 3) if args.quick else measure(size, subscribers, 15)
@@ -218,9 +212,7 @@ def main(argv: list[str]) -> int:
             print(f"    target: {target:g} ms and 5 x, on an idle machine of two cores", flush=True)
     out = args.out or (None if args.quick or args.only is not None else RESULTS)
     if out:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "parameters.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        print(f"{len(rows)} rows in {out}/parameters.jsonl")
+        machine.keep(rows, out / "parameters.jsonl")
     return 0
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import json
-import shlex
 import statistics
 import sys
 from contextlib import ExitStack
@@ -119,12 +118,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 def main(argv: list[str]) -> int:
     """Runs what is asked for, prints a line a figure, and writes all rows at the end."""
     args = parse(argv)
-    about = {
-        "date": machine.now(),
-        "commit": machine.commit(),
-        "command": shlex.join(["python", "benchmarks/run.py", *argv]),
-        "machine": machine.describe(),
-    }
+    about = machine.about("run.py", argv)
     memcpy = machine.memcpy_rate()
     print(f"{about['machine']}, memcpy {memcpy / 1e9:.1f} GB/s", flush=True)
     rows: list[dict[str, Any]] = []

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -24,6 +21,7 @@ from workloads import Workload
 
 import memsvc
 from memsvc.bench.writer import Writer
+from memsvc.children import Children
 
 TRANSPORTS = ("process", "shm", "ipc", "tcp")
 _SPAWN = multiprocessing.get_context("spawn")
@@ -55,18 +53,9 @@ class Service:
             self._actor: Callable[..., Actor] = server.actor
             self._learner: Callable[..., Learner] = server.learner
             return
-        ready, log = file.with_name("ready.json"), file.with_name("log")
-        command = [sys.executable, "-m", "memsvc.cli", "serve", str(file), "--ready-file", str(ready)]
-        with log.open("wb") as output:
-            daemon = subprocess.Popen(command, stdout=output, stderr=output)
-        self._stack.callback(_end, daemon)
-        deadline = time.monotonic() + 120
-        while not ready.exists():
-            if daemon.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"the daemon does not serve (status {daemon.returncode}): {log.read_text()[-1000:]}")
-            time.sleep(0.02)
-        address = json.loads(ready.read_text())["address"]
-        self.pids.append(daemon.pid)
+        children = self._stack.enter_context(Children(file.parent))
+        address = children.serve(file.parent, file)["address"]
+        self.pids += children.pids
         self.address = address
         self._endpoint = endpoint = ZmqEndpoint(address, shared=self.transport == "shm")
         self._actor = lambda **settings: Actor(endpoint, **settings)
@@ -139,12 +128,3 @@ def insert(connect: Callable[..., Actor], workload: Workload, begun: Any, stop: 
         while not stop.is_set():
             player.write()
             begun.set()
-
-
-def _end(daemon: subprocess.Popen[bytes]) -> None:
-    daemon.terminate()
-    try:
-        daemon.wait(timeout=10)
-    except subprocess.TimeoutExpired:
-        daemon.kill()
-        daemon.wait()

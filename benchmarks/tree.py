@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import statistics
 import sys
 import time
@@ -66,8 +65,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--out", type=Path, help="writes the rows here")
     args = parser.parse_args(argv)
     seconds, repeats, shrink = (0.005, 1, 100) if args.quick else (0.1, args.repeats, 1)
-    about = {"date": machine.now(), "commit": machine.commit(), "command": shlex.join(["python", "benchmarks/tree.py", *argv])}
-    about |= {"machine": machine.describe()}
+    about = machine.about("tree.py", argv)
     rows = []
     for leaves in (count // shrink for count in LEAVES):
         calls = work(leaves)

@@ -8,8 +8,6 @@ wire.png.
 from __future__ import annotations
 
 import argparse
-import json
-import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -23,6 +21,7 @@ import numpy as np
 from memsvc_client import Actor, Learner
 
 import memsvc
+from memsvc.bench.workloads import settings
 
 RESULTS = Path(__file__).parent / "results"
 KEY_BYTES = 16
@@ -54,22 +53,9 @@ class Series:
 
     def config(self) -> str:
         """A server whose store holds every memory twice."""
-        step = "\n".join(f'{name} = {{ dtype = "{dtype}", shape = {list(shape)} }}' for name, (dtype, shape) in self.fields.items())
-        return f"""
-[server]
-address = "tcp://127.0.0.1:0"
-memory  = {2 * self.actors * self.steps * (self.step_bytes + 400) + (4 << 20)}
-control = ""
-http    = ""
-seed    = 1
-[step]
-{step}
-[[table]]
-name     = "replay"
-item     = {self.item}
-priority = {{ source = "given", exponent = 0.6 }}
-actor    = {{ cache = 64, every = 1024, max_steps = {2 * self.steps} }}
-"""
+        memory = 2 * self.actors * self.steps * (self.step_bytes + 400) + (4 << 20)
+        fields = [(name, dtype, shape) for name, (dtype, shape) in self.fields.items()]
+        return settings("tcp://127.0.0.1:0", memory, fields, self.item, f"{{ cache = 64, every = 1024, max_steps = {2 * self.steps} }}")
 
     def play(self, actor: Actor, seed: int) -> None:
         """Random steps and priorities, episodes of 200."""
@@ -164,12 +150,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--quick", action="store_true", help="memories a tenth as large: a check that it runs")
     parser.add_argument("--out", type=Path, default=None, help=f"folder; default: {RESULTS.name}/, nothing with --quick")
     args = parser.parse_args(argv)
-    about = {
-        "date": machine.now(),
-        "commit": machine.commit(),
-        "command": shlex.join(["python", "benchmarks/wire.py", *argv]),
-        "machine": machine.describe(),
-    }
+    about = machine.about("wire.py", argv)
     rows: list[dict[str, Any]] = []
     for series in SERIES:
         for row in measure(replace(series, steps=series.steps // 10) if args.quick else series):
@@ -178,10 +159,8 @@ def main(argv: list[str]) -> int:
             print(f"{series.name:<32}{row['draws']:>9,} draws  {share:4.0%} held {row['bytes_per_draw']:12,.1f} bytes a draw", flush=True)
     out = args.out or (None if args.quick else RESULTS)
     if out:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "wire.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        machine.keep(rows, out / "wire.jsonl")
         plot(rows, about, out / "wire.png")
-        print(f"{len(rows)} rows in {out}/wire.jsonl, and the plot in wire.png")
     return 0
 
 

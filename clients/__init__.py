@@ -19,10 +19,11 @@ from memsvc_proto.errors import (
 from .actor import Actor
 from .batch import Batch
 from .learner import Learner
-from .link import Endpoint, Link, ZmqEndpoint
+from .link import ZmqEndpoint
 from .mixing import mixed_priorities
 from .params import Params
 from .pusher import Unsent
+from .seam import Endpoint, Link
 
 __all__ = [
     "Actor",

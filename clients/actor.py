@@ -17,9 +17,10 @@ from .ended import Ended, watch
 from .follower import Follower
 from .given import version_of
 from .handover import Handover
-from .link import Endpoint, endpoint_of
+from .link import endpoint_of
 from .params import Params
 from .pusher import Pusher, Unsent
+from .seam import Endpoint
 from .topics import checked
 from .welcome import greet, hello_message, unique_name
 

@@ -13,8 +13,8 @@ from memsvc_proto.errors import Closed, ConfigError
 from memsvc_proto.wire import Kind, Message
 
 from .desk import Desk
-from .link import Link
 from .outlet import Outlet
+from .seam import Link
 from .topics import Topics
 from .welcome import Welcome, changed, hello_message, refusal
 from .window import Window

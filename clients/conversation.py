@@ -10,15 +10,15 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from memsvc_proto.errors import MemsvcError, NotReady, Unreachable, WindowFull
+from memsvc_proto.errors import MemsvcError, WindowFull
 from memsvc_proto.wire import Kind, Message
 from numpy.typing import NDArray
 
 from .batch import Batch, Layout
+from .excuses import Excuses
 from .follower import Follower
 from .handover import Handover
-from .link import Endpoint, Link
-from .reasons import sentence
+from .seam import Endpoint, Link
 from .slots import SPARE
 from .stock import Ready, Stock
 from .turn import Turn
@@ -34,7 +34,7 @@ _DOWN_BYTES = 1 << 18
 _log = logging.getLogger("memsvc_client")
 
 
-class Conversation:
+class Conversation(Excuses):
     """Whoever calls anything but `answer` has the `turn`. Raises Unreachable, UnknownTable, or the server's refusal where the handshakes fail."""
 
     def __init__(self, endpoint: Endpoint, name: str, table: str | None, batch_size: int, ahead: int, topic: str, timeout: float) -> None:
@@ -277,31 +277,10 @@ class Conversation:
         with contextlib.suppress(WindowFull):
             self.door.send(hello_message(self._hello_seq, "learner", self._name, versions=self._seen(), epoch=self._welcome.epoch))
 
-    # Words.
-
-    def reason(self) -> str:
-        """Why a batch, or an answer, has not come yet."""
-        if not self._why or time.monotonic() - self._heard >= SILENT_S:
-            return self._silence()
-        return sentence(self._why, self.settings)
-
-    def no_batch(self, waiting: Waiting) -> MemsvcError:
-        """The error of a sample() whose time is over."""
-        if time.monotonic() - self._heard >= SILENT_S:
-            return self.unreachable(waiting)
-        why = {"reason": self._why.get("reason", "unknown"), "have": self._why.get("have", 0), "need": self._why.get("need", 0)}
-        return NotReady(f"{self.reason()}; {waiting.what} waited {waiting.timeout:g} s", **why)
-
-    def no_params(self, waiting: Waiting) -> MemsvcError:
-        """The error of a params() whose time is over."""
-        if self.follower.newest or time.monotonic() - self._heard >= SILENT_S:
-            return self.unreachable(waiting)
-        text = f"nothing has been published on topic {self.follower.topic!r} yet: {waiting.what} waited {waiting.timeout:g} s for a publish()"
-        return NotReady(text, reason="unpublished", have=0, need=1)
-
-    def unreachable(self, waiting: Waiting) -> Unreachable:
-        """The error of a wait in which the server did not answer."""
-        return Unreachable(f"{waiting.what} waited {waiting.timeout:g} s: {self._silence()}", address=self.where, timeout=waiting.timeout)
+    @property
+    def silent(self) -> bool:
+        """See Excuses."""
+        return time.monotonic() - self._heard >= SILENT_S
 
     def close(self, timeout: float) -> bool:
         """Without the turn: ends it, says BYE, and closes the links within `timeout`. False where another thread did not let go in time."""
@@ -355,6 +334,3 @@ class Conversation:
 
     def _draw_hello(self, seq: int, versions: dict[str, int] | None = None) -> Message:
         return hello_message(seq, "learner", self._name, versions=versions, table=self.table, batch=self._batch_size)
-
-    def _silence(self) -> str:
-        return f"the server at {self.where} was last heard {time.monotonic() - self._heard:.1f} s ago"

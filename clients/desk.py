@@ -11,8 +11,8 @@ from typing import Any
 from memsvc_proto.errors import Closed, MemsvcError, NotReady, Unreachable, WindowFull
 
 from .gate import Gate
-from .link import Link
 from .pulse import Pulse
+from .seam import Link
 from .topics import Topics
 from .waiting import Waiting
 from .window import Window

@@ -15,8 +15,8 @@ from memsvc_proto.wire import Kind, Message
 
 from .beside import Side, close_all
 from .follower import Follower
-from .link import Endpoint
 from .params import Blob
+from .seam import Endpoint
 from .segments import SHARED_BYTES, Segments, mapped, numbers
 
 ANSWER_S = 2.0

@@ -19,8 +19,9 @@ from .batch import Batch, Layout
 from .conversation import ASK_S, Conversation
 from .ended import Ended, watch
 from .given import keys_of, priorities_of, version_of
-from .link import Endpoint, endpoint_of
+from .link import endpoint_of
 from .params import Blob, Params
+from .seam import Endpoint
 from .waiting import Waiting
 from .welcome import unique_name
 

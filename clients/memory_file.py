@@ -21,6 +21,19 @@ def available() -> bool:
     return hasattr(os, "memfd_create") and all(hasattr(fcntl, name) for name in _SEALS)
 
 
+def sealed(fd: int) -> os.stat_result:
+    """What the system says of memory that was handed over. Raises ProtocolError unless nobody can take it away: reading what has gone would kill the
+    reader.
+    """
+    try:
+        seals, found = fcntl.fcntl(fd, fcntl.F_GET_SEALS), os.fstat(fd)
+    except OSError as error:
+        raise ProtocolError(f"the descriptor handed over is no memory to share: {error}") from None
+    if not seals & fcntl.F_SEAL_SHRINK:
+        raise ProtocolError("the memory handed over is not sealed against shrinking")
+    return found
+
+
 class MemoryFile:
     """Mapped memory. `bytes` is a view of all of it, u8[size]; the mapping lasts as long as that or any view of it, the descriptor until `close`."""
 
@@ -58,13 +71,7 @@ class MemoryFile:
         """Maps what another process has made and handed over, and all its pages if `touch`; `fd` stays the caller's. Raises ProtocolError where it is
         not `size` bytes of memory whose maker cannot take them away again (that would kill who reads them).
         """
-        try:
-            seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
-            found = os.fstat(fd).st_size
-        except OSError as error:
-            raise ProtocolError(f"the descriptor handed over is no memory to share: {error}") from None
-        if not seals & fcntl.F_SEAL_SHRINK:
-            raise ProtocolError("the memory handed over is not sealed against shrinking")
+        found = sealed(fd).st_size
         if found != size or size <= 0:
             raise ProtocolError(f"the memory handed over has {found} bytes, {size} were announced")
         own = os.dup(fd)

@@ -83,11 +83,6 @@ class Blob:
         return b"".join((self._head, *(array.reshape(-1).view(np.uint8).data for array in self._arrays)))
 
 
-def encode(arrays: Mapping[str, Any]) -> bytes:
-    """The blob of `arrays`, see Blob."""
-    return Blob(arrays).joined()
-
-
 def check_head(head: bytes, size: int) -> int:
     """Where the data begin in a blob of `size` bytes, by its first nine. Raises ProtocolError for what is no safetensors blob."""
     start = 8 + int.from_bytes(head[:8], "little")

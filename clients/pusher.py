@@ -18,9 +18,9 @@ from memsvc_proto.wire import Kind, Message
 from .arrivals import Arrivals
 from .caches import CacheOutlet
 from .handover import Handover
-from .link import Link
 from .outlet import Outlet
 from .pulse import PING_S
+from .seam import Link
 from .union import AllOutlet
 from .waiting import SLICE_S
 from .welcome import Welcome

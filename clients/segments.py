@@ -18,7 +18,7 @@ from typing import Any
 from memsvc_proto.errors import ProtocolError
 from memsvc_proto.wire import MAX_MESSAGE_BYTES
 
-from .memory_file import MemoryFile
+from .memory_file import MemoryFile, sealed
 
 SHARED_BYTES = 1 << 16
 """Smaller parameters travel as messages: that costs less than a descriptor."""
@@ -64,18 +64,12 @@ def numbers(packet: Any, *names: str) -> list[int]:
 
 
 def checked(fd: int, size: int) -> None:
-    """Raises ProtocolError unless the first `size` bytes of `fd` are memory that is there and that nobody can take away: reading what has gone, or
-    what the system cannot give any more, would kill the reader.
+    """Raises ProtocolError unless the first `size` bytes of `fd` are memory that is there and that nobody can take away: reading what the system
+    cannot give any more would kill the reader.
     """
     if not 0 < size <= MAX_MESSAGE_BYTES:
         raise ProtocolError(f"parameters have 1 to {MAX_MESSAGE_BYTES:,} bytes, {size:,} were announced")
-    try:
-        sealed = fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK
-        found = os.fstat(fd)
-    except OSError as error:
-        raise ProtocolError(f"the descriptor handed over is no memory to share: {error}") from None
-    if not sealed:
-        raise ProtocolError("the memory handed over is not sealed against shrinking")
+    found = sealed(fd)
     if found.st_size < size or found.st_blocks * 512 < size:
         raise ProtocolError(f"the memory handed over has {min(found.st_size, found.st_blocks * 512):,} bytes, {size:,} were announced")
 

@@ -15,7 +15,7 @@ from memsvc_core import Schema, TableSpec
 from memsvc_proto.errors import ConfigError, MemsvcError, ProtocolError, UnknownTable, Unreachable, from_code
 from memsvc_proto.wire import Kind, Message
 
-from .link import Link
+from .seam import Link
 from .waiting import SLICE_S
 
 CHANGEABLE = (

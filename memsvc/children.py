@@ -19,6 +19,7 @@ from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+START_S = 120.0
 STOP_S = 5.0
 LOG_LINES = 12
 _LOOK_S = 0.02
@@ -86,7 +87,7 @@ class Children:
             if line.startswith("{"):
                 self.lines.put((name, json.loads(line)))
 
-    def serve(self, folder: Path, file: Path, *flags: str, check: Callable[[], None], within_s: float) -> dict[str, Any]:
+    def serve(self, folder: Path, file: Path, *flags: str, check: Callable[[], None] = lambda: None, within_s: float = START_S) -> dict[str, Any]:
         """Starts `memsvc serve file flags` as "daemon", the first child, and returns its ready file's content once it serves.
 
         Calls `check` while it waits (which may raise); ChildFailed when the daemon ends, or takes longer than `within_s`.

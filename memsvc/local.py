@@ -94,7 +94,7 @@ class LocalPeer(Peer):
 
 
 class LocalLink:
-    """A Link (clients/link.py) by plain calls. `send` is thread-safe here, and so is `receive`."""
+    """A Link (clients/seam.py) by plain calls. `send` is thread-safe here, and so is `receive`."""
 
     def __init__(self, engine: Engine, peer: LocalPeer, closed: threading.Event) -> None:
         self._engine = engine
@@ -136,7 +136,7 @@ class LocalLink:
 
 
 class LocalEndpoint:
-    """An Endpoint (clients/link.py) of a server in this process; Server.endpoint makes it. It does not survive a fork and is not pickled."""
+    """An Endpoint (clients/seam.py) of a server in this process; Server.endpoint makes it. It does not survive a fork and is not pickled."""
 
     ahead = False
 
@@ -153,7 +153,7 @@ class LocalEndpoint:
 
     @property
     def beside(self) -> str:
-        """As that of clients/link.py: large parameters go through memory that clients in other processes of this host see too."""
+        """As ZmqEndpoint's (clients/link.py): large parameters go through memory that clients in other processes of this host see too."""
         return self._engine.addresses["beside"]
 
     def __reduce__(self) -> Any:

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 from memsvc_client import NotReady, ProtocolError, SchemaError
-from memsvc_client.params import BFLOAT16, FLOAT8_E4M3, FLOAT8_E5M2, decode, encode
+from memsvc_client.params import BFLOAT16, FLOAT8_E4M3, FLOAT8_E5M2, Blob, decode
 from serving import KINDS, background, serve, until
 
 DTYPES = ("?", "u1", "i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f2", "<f4", "<f8", "<c8")
@@ -35,7 +35,7 @@ def test_every_dtype_and_layout_keeps_its_bits(dtype, rng):
         "read-only": frozen,
         "broadcast": np.broadcast_to(plain[0], (3, 6)),
     }
-    got = decode(encode(given))
+    got = decode(Blob(given).joined())
     assert got.keys() == given.keys()
     for name, array in given.items():
         assert same(got[name], array), name
@@ -45,7 +45,7 @@ def test_every_dtype_and_layout_keeps_its_bits(dtype, rng):
 @pytest.mark.parametrize("dtype", [BFLOAT16, FLOAT8_E4M3, FLOAT8_E5M2])
 def test_types_without_a_numpy_name(dtype, rng):
     given = np.frombuffer(rng.bytes(24), dtype).reshape(2, -1)
-    assert same(decode(encode({"w": given}))["w"], given)
+    assert same(decode(Blob({"w": given}).joined())["w"], given)
 
 
 @pytest.mark.parametrize(
@@ -54,12 +54,12 @@ def test_types_without_a_numpy_name(dtype, rng):
 )
 def test_what_cannot_be_published_names_the_array(value):
     with pytest.raises(SchemaError, match="'layer/w'"):
-        encode({"layer/w": value})
+        Blob({"layer/w": value}).joined()
 
 
 def test_what_is_no_dictionary_is_said_so():
     with pytest.raises(SchemaError, match="dictionary"):
-        encode(np.zeros(3))  # type: ignore[arg-type]
+        Blob(np.zeros(3)).joined()  # type: ignore[arg-type]
 
 
 def test_arrays_of_other_frameworks():
@@ -79,8 +79,8 @@ def test_arrays_of_other_frameworks():
             return self._array.__dlpack_device__()
 
     given = np.arange(6, dtype=np.float32).reshape(2, 3)
-    assert same(decode(encode({"w": Foreign(given)}))["w"], given)
-    assert decode(encode({"lr": 0.5}))["lr"] == np.float64(0.5)
+    assert same(decode(Blob({"w": Foreign(given)}).joined())["w"], given)
+    assert decode(Blob({"lr": 0.5}).joined())["lr"] == np.float64(0.5)
 
 
 @pytest.mark.parametrize("blob", [b"", b"garbage", bytes(1000), b"\xff" * 64])

@@ -18,7 +18,7 @@ from memsvc_client import Actor, ProtocolError, SchemaError
 from memsvc_client.beside import Side
 from memsvc_client.link import ZmqEndpoint
 from memsvc_client.memory_file import MemoryFile, available
-from memsvc_client.params import Blob, decode, encode
+from memsvc_client.params import Blob, decode
 from memsvc_client.segments import MOST, SHARED_BYTES, Segments, hold, mapped
 from serving import KINDS, background, serve, until
 
@@ -67,7 +67,10 @@ def test_what_is_written_here_the_library_reads_and_the_other_way_round(rng):
         'größe\n"': np.arange(5, dtype=np.int8)[::-1],
         "0d": np.float32(3),
     }
-    for blob in (encode(given), safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in given.items()}, {"by": "the library"})):
+    for blob in (
+        Blob(given).joined(),
+        safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in given.items()}, {"by": "the library"}),
+    ):
         memory = mmap.mmap(-1, len(blob))
         memory[:] = blob
         for got in (safetensors.numpy.load(blob), decode(blob), decode(memory)):
@@ -75,15 +78,15 @@ def test_what_is_written_here_the_library_reads_and_the_other_way_round(rng):
             for name, array in given.items():
                 assert got[name].dtype == array.dtype
                 assert np.array_equal(got[name].reshape(array.shape), array), name
-    written = np.zeros(len(encode(given)) + 100, np.uint8)
+    written = np.zeros(len(Blob(given).joined()) + 100, np.uint8)
     Blob(given).write(written)
-    assert written[:-100].tobytes() == encode(given)
+    assert written[:-100].tobytes() == Blob(given).joined()
     assert not written[-100:].any()
 
 
 def test_a_name_that_the_format_keeps_for_itself():
     with pytest.raises(SchemaError, match="'__metadata__'"):
-        encode({"__metadata__": np.zeros(3)})
+        Blob({"__metadata__": np.zeros(3)})
 
 
 @pytest.mark.parametrize(

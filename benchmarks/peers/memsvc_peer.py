@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from memsvc_client import Actor, Learner
-from memsvc_client.link import Endpoint, ZmqEndpoint
+from memsvc_client import Actor, Endpoint, Learner, ZmqEndpoint
 
 import memsvc
+from memsvc.children import Children
 from peers.peer import Peer, Work, Writer
 
 _EPISODE = 240  # steps; three whole sequences of 80
@@ -138,18 +134,10 @@ class Apart(_Memsvc):
     def __init__(self, work: Work) -> None:
         super().__init__(work)
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="compare-")))
-        file, ready, log = folder / "memsvc.toml", folder / "ready.json", folder / "log"
+        file = folder / "memsvc.toml"
         file.write_text(work.config)
-        with log.open("wb") as output:
-            command = [sys.executable, "-m", "memsvc.cli", "serve", str(file), "--ready-file", str(ready)]
-            daemon = subprocess.Popen(command, stdout=output, stderr=output)
-        self._stack.callback(_end, daemon)
-        deadline = time.monotonic() + 60
-        while not ready.exists():
-            if daemon.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"the daemon does not serve (status {daemon.returncode}): {log.read_text()[-500:]}")
-            time.sleep(0.02)
-        self._address = str(json.loads(ready.read_text())["address"])
+        children = self._stack.enter_context(Children(folder))
+        self._address = str(children.serve(folder, file)["address"])
 
     @property
     def address(self) -> Any:
@@ -180,12 +168,3 @@ class Inside(_Memsvc):
     def address(self) -> Any:
         """See Peer."""
         return self._server.endpoint
-
-
-def _end(daemon: subprocess.Popen[bytes]) -> None:
-    daemon.terminate()
-    try:
-        daemon.wait(timeout=10)
-    except subprocess.TimeoutExpired:
-        daemon.kill()
-        daemon.wait()

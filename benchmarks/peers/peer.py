@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,25 +51,25 @@ class Work:
         return 1.01 - np.random.default_rng(seed).random(items)
 
 
-class Writer:
+class Writer(ABC):
     """One actor's way in. Used by one thread; made in the process that inserts."""
 
+    @abstractmethod
     def write(self) -> None:
         """Inserts one item, or one chunk of them; may return before they arrived, and waits where the system's window is full."""
-        raise NotImplementedError
 
+    @abstractmethod
     def finish(self) -> None:
         """Returns when everything written has arrived at the server."""
-        raise NotImplementedError
 
+    @abstractmethod
     def stored(self) -> int:
         """Items that have arrived at the server so far, by its own count where it keeps one."""
-        raise NotImplementedError
 
-    def make_room(self) -> None:
+    def make_room(self) -> None:  # noqa: B027 (most systems evict by themselves)
         """Called between runs: deletes what a system that evicts nothing still holds."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 (some writers have no connection)
         """Frees the writer's connection."""
 
 
@@ -85,15 +86,15 @@ class Peer:
 
     def fill(self) -> None:
         """Writes until the table holds work.items items."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} cannot be filled")
 
     def draw(self) -> int:
         """One batch as stacked numpy arrays in the learner's hands, asked ahead where the system can; items in it."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} draws no batches")
 
     def draw_and_update(self) -> int:
         """draw, then a new priority for every item of the batch."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} takes no priorities back")
 
     def draw_alone(self) -> int:
         """draw with nothing asked ahead: the call is the round trip."""
@@ -105,12 +106,12 @@ class Peer:
     @staticmethod
     def writer(work: Work, address: Any, way: str) -> Writer:
         """A writer for `address`, in whatever process this is called. `way`: "insert" (the fastest), "add" (one by one), "chunk" (512 at a time)."""
-        raise NotImplementedError
+        raise NotImplementedError("this system has no writer of its own")
 
     @property
     def address(self) -> Any:
         """What a process started by multiprocessing needs in order to write."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} cannot be reached from another process")
 
     def close(self) -> None:
         """Ends what the constructor started."""

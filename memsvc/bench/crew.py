@@ -20,7 +20,6 @@ from .work import Plan, work
 if TYPE_CHECKING:
     from memsvc_client import Endpoint
 
-START_S = 120.0
 _END_S = 10.0
 
 Source = Callable[[str], tuple[str, Config]]
@@ -47,7 +46,7 @@ class Processes:
                 file.write_text(text)
                 server = config.server
                 flags = ("--address", server.address, "--memory", str(server.memory), "--control", "", "--seed", str(server.seed), "--advertise", "")
-                address = str(self._children.serve(folder, file, *flags, check=check, within_s=START_S)["address"])
+                address = str(self._children.serve(folder, file, *flags, check=check)["address"])
         except BaseException:
             self._stack.close()
             raise

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from memsvc_client.link import Endpoint, Link
+from memsvc_client import Endpoint, Link
 from memsvc_client.waiting import SLICE_S
 from memsvc_client.welcome import greet, hello_message, unique_name
 from memsvc_proto.errors import ConfigError, UnknownTable, Unreachable

@@ -49,6 +49,29 @@ def content_bytes(columns: Iterable[Field]) -> int:
     return step_bytes(column for column in columns if column[0] not in _NOT_CONTENT)
 
 
+def settings(address: str, memory: int, fields: Iterable[Field], item: str, actor: str, items: int = 0) -> str:
+    """A memsvc.toml of one table, "replay", with given priorities and exponent .6. `memory`: bytes; `item`, `actor`: as they stand in [[table]];
+    `items`: the most that it holds, 0 for what fits.
+    """
+    step = "\n".join(f'{name} = {{ dtype = "{dtype}", shape = {list(shape)} }}' for name, dtype, shape in fields)
+    return f"""
+[server]
+address = "{address}"
+memory  = {memory}
+control = ""
+http    = ""
+seed    = 1
+[step]
+{step}
+[[table]]
+name     = "replay"
+item     = {item}
+priority = {{ source = "given", exponent = 0.6 }}
+actor    = {actor}
+capacity = {{ items = {items} }}
+"""
+
+
 @dataclass(frozen=True)
 class Workload:
     """Items of `length` steps each; a table of `items`, drawn in batches of `batch`; `envs` rows are inserted by one add_batch.
@@ -91,23 +114,9 @@ class Workload:
         whole = self.select == "all"
         rows = int(self.items * self.length * (1.25 if whole else 2.0)) + 64
         actor_steps = self.actor_steps if whole else max(4 * self.envs, self.items // max(1, actors))
-        step = "\n".join(f'{name} = {{ dtype = "{dtype}", shape = {list(shape)} }}' for name, dtype, shape in self.fields)
-        return f"""
-[server]
-address = "{address}"
-memory  = {rows * (self.step_bytes + 8 + 512) + _MESSAGES_BYTES}
-control = ""
-http    = ""
-seed    = 1
-[step]
-{step}
-[[table]]
-name     = "replay"
-item     = {self.item}
-priority = {{ source = "given", exponent = 0.6 }}
-actor    = {{ select = "{self.select}", max_steps = {actor_steps} }}
-capacity = {{ items = {self.items if whole else 0} }}
-"""
+        memory = rows * (self.step_bytes + 8 + 512) + _MESSAGES_BYTES
+        actor = f'{{ select = "{self.select}", max_steps = {actor_steps} }}'
+        return settings(address, memory, self.fields, self.item, actor, self.items if whole else 0)
 
     def columns(self, rows: int, seed: int = 0) -> dict[str, Array]:
         """Random steps, [rows, ...] a field."""
