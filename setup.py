@@ -35,7 +35,7 @@ core = Pybind11Extension(
 setup(
     ext_modules=[core],
     cmdclass={"build_ext": build_ext},
-    packages=["memsvc", "memsvc.bench", "memsvc.demo", "memsvc_client", "memsvc_client.adapters", "memsvc_proto"],
+    packages=["memsvc", "memsvc.bench", "memsvc.demo", "memsvc.durability", "memsvc_client", "memsvc_client.adapters", "memsvc_proto"],
     package_dir={"memsvc_client": "clients", "memsvc_proto": "proto"},
     package_data={"memsvc_proto": ["control.proto"]},
 )

@@ -6,7 +6,9 @@
 #include <pybind11/stl.h>
 
 #include <string>
+#include <vector>
 
+#include "released.h"
 #include "status.h"
 
 namespace memsvc {
@@ -15,9 +17,16 @@ void bind_schema(pybind11::module_& m);
 void bind_memory(pybind11::module_& m);
 void bind_returns(pybind11::module_& m);
 void bind_replay(pybind11::module_& m);
+void bind_saved(pybind11::module_& m);  // after the class Replay
 void bind_tree(pybind11::module_& m);
 void bind_views(pybind11::module_& m);
 void bind_ring(pybind11::module_& m);
+
+// Of a Python Replay.
+class Replay;
+struct TableSpec;
+Replay& core_of(pybind11::handle replay);
+const std::vector<TableSpec>& specs_of(pybind11::handle replay);
 
 // Raises memsvc_proto.errors.<name>(message, **details). Holds the GIL.
 [[noreturn]] inline void raise(const char* name, const std::string& message, const pybind11::dict& details = pybind11::dict()) {

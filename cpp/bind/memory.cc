@@ -186,6 +186,10 @@ class PyMemory {
   void settled(uint64_t payloads) {
     quickly([&] { memory_->settled(payloads); });
   }
+  void forget() {
+    apart([&] { memory_->forget(); });
+  }
+
   void reopen(std::vector<uint64_t> streams) {
     apart([&] { memory_->reopen(std::move(streams)); });
   }
@@ -271,7 +275,7 @@ class PyMemory {
   template <class Call>
   void apart(Call&& call) {
     const Counted counted(&apart_);
-    const py::gil_scoped_release free;
+    const Released free;
     call();
   }
   // A call that takes no longer than letting go of the GIL and taking it again, which a busy thread gives back only after its switch interval: with
@@ -340,6 +344,7 @@ void bind_memory(py::module_& m) {
       .def("evicted", &PyMemory::evicted, py::arg("table"), py::arg("keys"))
       .def("settled", &PyMemory::settled, py::arg("payloads"))
       .def("missing", &PyMemory::missing, py::arg("table"), py::arg("keys"))
+      .def("forget", &PyMemory::forget)
       .def("reopen", &PyMemory::reopen, py::arg("streams"))
       .def_property_readonly("added", &PyMemory::added)
       .def("unsent", &PyMemory::unsent, py::arg("table"))

@@ -111,6 +111,9 @@ class Memory:
     def settled(self, payloads: int) -> None:
         """The server has answered this many of the payloads that draw() gave, over all tables, and missing() was told what it asked for again. Where
         every table is select = "all", what only these needed need not be kept any longer. Never waits, costs about .1 us."""
+    def forget(self) -> None:
+        """Another server, which holds nothing of this memory, but knows its streams: numbers go on, what was sent stays sent (payloads without an
+        answer are sent again by their owner), and what the server of before had asked for again is still to be sent."""
     def reopen(self, streams: Sequence[int]) -> None:
         """A new server: nothing is held there, unfinished episodes go on as new streams' episodes, unsent items are sent again under new keys."""
     @property
@@ -139,10 +142,24 @@ class Replay:
 
         `topic`: of the parameters whose versions its steps carry.
         """
+    def resume(
+        self, name: str, envs: int, topic: str, session: int, streams: Sequence[int], first: int, fed: int = 0
+    ) -> tuple[int, list[int], int, bool]:
+        """The same for an actor that numbers its pushes, and may have been here before: (actor number, streams, number of its newest push that was
+        stored or refused for good, whether its session was known, so that what it was told before still holds).
+
+        `session`: 0 < s < 2^64, of one client object. `streams`: those it has, [] at first. `first`: number of the oldest push that it can still
+        send; what is missing before that does not come. `fed`: number of the newest feedback that it has had. A session that is not known keeps
+        its streams where nobody else here has, or had, one of them; else it gets new ones. It replaces an actor of the same name and another session.
+        Sessions of actors that are gone are remembered, the last 65,536 of them.
+        """
     def leave(self, actor: int) -> None:
         """The actor's queue is used up, then its weight leaves W and N."""
-    def push(self, actor: int, payload: Bytes) -> tuple[int, int]:
-        """Stores one payload. Returns (items stored, draws queued). ProtocolError for a malformed one, which changes nothing."""
+    def push(self, actor: int, payload: Bytes, number: int = 0) -> tuple[int, int] | None:
+        """Stores one payload, exactly once where it is numbered from 1 (0: it is not). Returns (items stored, draws queued); None: that number has
+        come before. Gap: one before it has not come (`expected`). ProtocolError for a malformed one, whose number counts as dealt with. ServerError:
+        no such actor (`hello`), or no memory for it. None of these changes anything else.
+        """
     def notices(self, actor: int, table: int) -> tuple[int, Keys, Keys]:
         """(draws wanted in the queue beyond those that are there, keys asked for again, keys evicted since the last call).
 
@@ -201,10 +218,64 @@ class Replay:
         """Learners' raw priorities: (applied, stale, keys refused because p is NaN, infinite or negative). Of duplicate keys the last counts.
         Lists are applied in their order; between pieces of 1,024 pushes, draws and other updates may come in."""
     def stats(self) -> dict[str, Any]:
-        """steps, capacity_steps, bytes, seed; tables: [{items, total, population, min_weight, drawn, inserted, stale_updates, refused_updates,
+        """steps, capacity_steps, bytes, seed; pushes: {received, stored, duplicate, gap, malformed, unknown (no such
+        actor), failed} (received is the sum of the others);
+        actors: [{name, actor, number (of the newest push stored or refused for good), and those counts}]; sessions (of actors that are gone);
+        tables: [{items, total, population, min_weight, drawn, inserted, stale_updates, refused_updates,
         evicted, starved, aged (removed as too stale), deleted, put_back, in_flight (draws not confirmed), exhausted, age_steps (mean age of draws
-        delivered, in steps of their actors), limiter: {inserted, sampled, ahead (samples that actors are ahead by)} | None, actors: [{name, actor,
-        total, population, queue, wanted, drawn, received, starved, left, steps, episodes, short_episodes, stale, age_steps}]}]."""
+        delivered, in steps of their actors), limiter: {inserted, sampled, ahead (samples that actors are ahead by)} | None, bytes of
+        feedback_bytes (priorities that actors have not taken, or not reported), told_bytes (keys they are to be told, draws that wait for payload),
+        changes_bytes (learners' changes since the queued draws), notes_bytes (of items' versions), actors: [{name, actor, total,
+        population, queue, wanted, drawn, received, starved, left, steps, episodes, short_episodes, stale, age_steps}]}]."""
+    def save(self) -> Saved:
+        """A consistent copy of everything but the rows. Pushes that are not stored yet are left out; batches not confirmed count as put back.
+        Replay's lock is held while the arrays are copied (some 10 ms a million items), not while they are sorted out."""
+    def prepare(self) -> Capture:
+        """`save` in steps, for callers that stop others while the copy is made: takes the memory for it."""
+    def rows(self, keys: Keys, out: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """Copies the rows that are here now to out[i], out u8[n, row_stride]; False where a key's row is not here. Traffic goes on meanwhile."""
+    def begin_restore(self, state: Bytes, items: Sequence[Mapping[str, NDArray[Any]] | None]) -> Keys:
+        """First of a restore, on a Replay that nothing was done with: Saved.state, and for each of *this* Replay's tables Saved.items of the saved
+        table of its name, or None to start it empty. Returns the keys of the rows that are needed, sorted.
+
+        Memory, capacities and settings may be others than those saved: the newest items are kept. ProtocolError for what is damaged, ConfigError
+        where a table's items do not fit its settings (kind, select, stack, computed columns): give None. Nothing has changed then.
+        """
+    def restore_rows(self, keys: Keys, rows: NDArray[np.uint8]) -> int:
+        """Rows u8[n, row_stride] of these keys, in any order and in as many calls as are wanted; what is not needed or here already is passed over.
+        Returns how many were taken."""
+    def finish_restore(self) -> dict[str, list[int]]:
+        """Items whose rows have all come are there; draws, priorities, counters and limiter go on. By table: {"items": kept, "dropped": items that
+        did not fit or whose rows are missing (their actors are told), "draws": queued}. Actors are here as if connected: `resume` or `leave` them."""
+    def restored(self) -> None:
+        """Last of a restore, after what is done again (pushes, `advance`): feedback is numbered above all that may have been given since, and
+        what actors have perhaps not got is offered again. Called once, also where nothing was done again."""
+    def progress(self) -> bytes:
+        """What draws have used up since the save: small, written now and then between what is done again. The first call begins the notes: call it
+        before the first draw that counts. A call's bytes hold only together with all earlier ones since the last `save`."""
+    def advance(self, progress: Bytes) -> None:
+        """Uses up what `progress` says; calls in the order of those of `progress`. ProtocolError for what is damaged: nothing has changed."""
+
+class Capture:
+    """Replay.prepare(): a save under way."""
+
+    def copy(self) -> bool:
+        """Makes the copy, for which Replay's lock is held. False: there is more by now than memory was taken for; prepare anew."""
+    def saved(self) -> Saved:
+        """What was copied, sorted out, for which no lock is held; once, after `copy` was True."""
+
+class Saved:
+    """Replay.save(): what a restore needs beside the rows."""
+
+    @property
+    def state(self) -> bytes:
+        """Actors, queues of draws, limiters, counters, random states: by key, so that it fits other memory sizes too. Versioned, with a checksum."""
+    def items(self, table: int) -> dict[str, NDArray[Any]]:
+        """The table's items, those that would be evicted first at the start: key u64, version i64, value f64 (w_now; with select = "all" the scaled
+        priority), span u32, head u16, episode u16, factor f64, times u16, updated u32, era u32, made u8[n, item_bytes]. Give back all of them."""
+    @property
+    def row_keys(self) -> Keys:
+        """Of all rows that the items need, sorted."""
 
 class Ring:
     """One end of cpp/core/ring.h: messages through memory that two processes map, one producer and one consumer. One thread at a time uses it.
@@ -227,6 +298,11 @@ class Ring:
         """Whether `mark` would find room now."""
     def mark(self) -> int:
         """Puts a message of no bytes, which stands for one that goes another way."""
+    @property
+    def written(self) -> int:
+        """Position behind the message that was put last; it only grows."""
+    def keep(self, position: int | None) -> None:
+        """What was put from this `written` on is not written over, though it was read, until `keep` says otherwise; None: what is read may be."""
     def front(self) -> int:
         """Bytes of the oldest message, 0: a mark, -1: nothing is there."""
     def take(self) -> bytearray:

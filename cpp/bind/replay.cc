@@ -35,7 +35,7 @@ class PyReplay {
       : specs_(copies_of(tables)) {
     Status status;
     {
-      const py::gil_scoped_release release;
+      const Released release;
       status = Replay::make(schema, specs_, memory_bytes, seed, first_stream, &replay_);
     }
     check(status);
@@ -52,25 +52,41 @@ class PyReplay {
     std::vector<uint64_t> streams;
     uint64_t actor;
     {
-      const py::gil_scoped_release release;
+      const Released release;
       actor = replay_->join(name, envs, &streams, topic);
     }
     return py::make_tuple(actor, streams);
   }
 
+  py::tuple resume(const std::string& name, size_t envs, const std::string& topic, uint64_t session, const std::vector<uint64_t>& streams,
+                   uint64_t first, uint64_t fed) {
+    if (session == 0) throw py::value_error("session: 0 is none");
+    Joined joined;
+    {
+      const Released release;
+      joined = replay_->resume(name, envs, topic, session, streams, first, fed);
+    }
+    return py::make_tuple(joined.actor, joined.streams, joined.stored, joined.resumed);
+  }
+
   void leave(uint64_t actor) {
-    const py::gil_scoped_release release;
+    const Released release;
     replay_->leave(actor);
   }
 
-  py::tuple push(uint64_t actor, const py::buffer& payload) {
+  py::object push(uint64_t actor, const py::buffer& payload, uint64_t number) {
+    using namespace py::literals;
     const py::buffer_info info = contiguous(payload);
-    uint64_t items = 0, draws = 0;
+    uint64_t items = 0, draws = 0, stored = 0;
     Status status;
     {
-      const py::gil_scoped_release release;
-      status = replay_->push(actor, static_cast<const uint8_t*>(info.ptr), static_cast<size_t>(info.size * info.itemsize), &items, &draws);
+      const Released release;
+      status = replay_->push(actor, static_cast<const uint8_t*>(info.ptr), static_cast<size_t>(info.size * info.itemsize), &items, &draws, number,
+                             &stored);
     }
+    if (status.code() == Code::kDuplicate) return py::none();
+    if (status.code() == Code::kGap) raise("Gap", status.message(), py::dict("expected"_a = stored + 1));
+    if (status.code() == Code::kNotFound) raise("ServerError", status.message(), py::dict("hello"_a = true));
     check(status);
     return py::make_tuple(items, draws);
   }
@@ -79,7 +95,7 @@ class PyReplay {
     in_range(table);
     Notices notices;
     {
-      const py::gil_scoped_release release;
+      const Released release;
       notices = replay_->notices(actor, table);
     }
     return py::make_tuple(notices.wanted, as_array(notices.missing), as_array(notices.evicted));
@@ -87,7 +103,7 @@ class PyReplay {
 
   std::vector<uint64_t> hungry(size_t table) const {
     in_range(table);
-    const py::gil_scoped_release release;
+    const Released release;
     return replay_->hungry(table);
   }
 
@@ -97,7 +113,7 @@ class PyReplay {
     double ahead = 0;
     bool limited;
     {
-      const py::gil_scoped_release release;
+      const Released release;
       limited = replay_->allowance(actor, table, &allowed, &ahead);
     }
     if (!limited) return py::none();
@@ -105,7 +121,7 @@ class PyReplay {
   }
 
   void publish(const std::string& topic, int64_t version) {
-    const py::gil_scoped_release release;
+    const Released release;
     replay_->publish(topic, version);
   }
 
@@ -114,7 +130,7 @@ class PyReplay {
     Feedback feedback;
     bool any;
     {
-      const py::gil_scoped_release release;
+      const Released release;
       any = replay_->take_feedback(actor, table, &feedback);
     }
     if (!any) return py::none();
@@ -123,13 +139,13 @@ class PyReplay {
 
   std::vector<uint64_t> with_feedback(size_t table) const {
     in_range(table);
-    const py::gil_scoped_release release;
+    const Released release;
     return replay_->with_feedback(table);
   }
 
   void expect(size_t table, uint64_t draws) {
     in_range(table);
-    const py::gil_scoped_release release;
+    const Released release;
     replay_->expect(table, draws);
   }
 
@@ -147,7 +163,7 @@ class PyReplay {
     const int64_t version = checked_version(table, min_version);
     bool drawn;
     {
-      const py::gil_scoped_release release;
+      const Released release;
       drawn = replay_->draw(table, batch, to, &population, &total, version, ticket);
     }
     if (!drawn) return py::none();
@@ -156,13 +172,13 @@ class PyReplay {
 
   void taken(size_t table, uint64_t ticket) {
     in_range(table);
-    const py::gil_scoped_release release;
+    const Released release;
     replay_->taken(table, ticket);
   }
 
   void put_back(size_t table, uint64_t ticket) {
     in_range(table);
-    const py::gil_scoped_release release;
+    const Released release;
     replay_->put_back(table, ticket);
   }
 
@@ -171,7 +187,7 @@ class PyReplay {
     const int64_t version = checked_version(table, min_version);
     Reason reason;
     {
-      const py::gil_scoped_release release;
+      const Released release;
       reason = replay_->why_not(table, batch, version);
     }
     return py::make_tuple(name_of(reason.why), reason.have, reason.need);
@@ -186,7 +202,7 @@ class PyReplay {
     {
       const uint64_t* first = keys.data();
       const size_t n = static_cast<size_t>(keys.size());
-      const py::gil_scoped_release release;
+      const Released release;
       found = replay_->get(table, first, n, to, &population, &total);
     }
     return py::make_tuple(found, population, total);
@@ -198,7 +214,7 @@ class PyReplay {
     {
       const uint64_t* first = keys.data();
       const size_t n = static_cast<size_t>(keys.size());
-      const py::gil_scoped_release release;
+      const Released release;
       result = replay_->erase(table, first, n);
     }
     return py::make_tuple(result.applied, result.stale);
@@ -206,7 +222,7 @@ class PyReplay {
 
   void configure(size_t table, const TableSpec& spec) {
     in_range(table);
-    const py::gil_scoped_release release;
+    const Released release;
     replay_->configure(table, spec);
   }
 
@@ -220,7 +236,7 @@ class PyReplay {
       const uint64_t* first_key = keys.data();
       const double* first_priority = priorities.data();
       const size_t n = static_cast<size_t>(keys.size());
-      const py::gil_scoped_release release;
+      const Released release;
       result = replay_->update(table, first_key, first_priority, n);
     }
     return py::make_tuple(result.applied, result.stale, as_array(result.refused));
@@ -230,14 +246,25 @@ class PyReplay {
     using namespace py::literals;
     ReplayStats stats;
     {
-      const py::gil_scoped_release release;
+      const Released release;
       stats = replay_->stats();
     }
     py::list tables;
     for (const TableStats& table : stats.tables) tables.append(as_dict(table));
+    py::list actors;
+    for (const PushStats& one : stats.actors) {
+      py::dict actor = as_dict(one.counts);
+      actor["name"] = one.name;
+      actor["actor"] = one.actor;
+      actor["number"] = one.stored;
+      actors.append(actor);
+    }
     return py::dict("steps"_a = stats.steps, "capacity_steps"_a = stats.capacity_steps, "bytes"_a = stats.bytes, "seed"_a = stats.seed,
-                    "tables"_a = tables);
+                    "pushes"_a = as_dict(stats.pushes), "actors"_a = actors, "sessions"_a = stats.sessions, "tables"_a = tables);
   }
+
+  Replay& core() { return *replay_; }
+  const std::vector<TableSpec>& specs() const { return specs_; }
 
  private:
   void in_range(size_t table) const {
@@ -279,14 +306,19 @@ class PyReplay {
 
 }  // namespace
 
+Replay& core_of(py::handle replay) { return replay.cast<PyReplay&>().core(); }
+const std::vector<TableSpec>& specs_of(py::handle replay) { return replay.cast<PyReplay&>().specs(); }
+
 void bind_replay(py::module_& m) {
   py::class_<PyReplay>(m, "Replay")
       .def(py::init<const Schema&, const py::sequence&, uint64_t, uint64_t, uint64_t>(), py::arg("schema"), py::arg("tables"),
            py::arg("memory_bytes"), py::arg("seed"), py::arg("first_stream"))
       .def_static("footprint", &PyReplay::footprint, py::arg("schema"), py::arg("tables"), py::arg("memory_bytes"))
       .def("join", &PyReplay::join, py::arg("name"), py::arg("envs"), py::arg("topic") = "default")
+      .def("resume", &PyReplay::resume, py::arg("name"), py::arg("envs"), py::arg("topic"), py::arg("session"), py::arg("streams"), py::arg("first"),
+           py::arg("fed") = 0)
       .def("leave", &PyReplay::leave, py::arg("actor"))
-      .def("push", &PyReplay::push, py::arg("actor"), py::arg("payload"))
+      .def("push", &PyReplay::push, py::arg("actor"), py::arg("payload"), py::arg("number") = 0)
       .def("notices", &PyReplay::notices, py::arg("actor"), py::arg("table"))
       .def("hungry", &PyReplay::hungry, py::arg("table"))
       .def("take_feedback", &PyReplay::take_feedback, py::arg("actor"), py::arg("table"))
@@ -305,6 +337,7 @@ void bind_replay(py::module_& m) {
       .def("configure", &PyReplay::configure, py::arg("table"), py::arg("spec"))
       .def("update", &PyReplay::update, py::arg("table"), py::arg("keys"), py::arg("priorities"))
       .def("stats", &PyReplay::stats);
+  bind_saved(m);
 }
 
 }  // namespace memsvc

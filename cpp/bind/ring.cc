@@ -2,6 +2,7 @@
 #include "ring.h"
 
 #include <cstring>
+#include <optional>
 
 #include "bind.h"
 
@@ -39,7 +40,7 @@ struct PyRing {
     check_whole();
     if (to == nullptr) return 0;
     if (bytes >= kLongCopy) {
-      py::gil_scoped_release others;
+      Released others;
       std::memcpy(to, info.ptr, bytes);
     } else {
       std::memcpy(to, info.ptr, bytes);
@@ -61,6 +62,12 @@ struct PyRing {
     check_whole();
     if (!marked) return 0;
     return ring.sleeper() ? 2 : 1;
+  }
+
+  void keep(std::optional<uint64_t> from) {
+    // What lies behind has been written over already; what lies ahead is nobody's yet.
+    if (from && (*from > ring.written() || *from % Ring::kLine != 0)) throw py::value_error("keep: expected a position that `written` has told");
+    ring.keep(from ? *from : Ring::kNothing);
   }
 
   int64_t front() {
@@ -99,7 +106,7 @@ struct PyRing {
   bool spin(uint32_t rounds) {
     bool found;
     {
-      py::gil_scoped_release others;
+      Released others;
       found = ring.spin(rounds);
     }
     check_whole();
@@ -128,6 +135,8 @@ void bind_ring(py::module_& m) {
       .def("commit", &PyRing::commit, py::arg("bytes"))
       .def("room", [](PyRing& self) { return self.ring.room(); })
       .def("mark", &PyRing::mark)
+      .def_property_readonly("written", [](const PyRing& self) { return self.ring.written(); })
+      .def("keep", &PyRing::keep, py::arg("position"))
       .def("front", &PyRing::front)
       .def("take", &PyRing::take)
       .def("view", &PyRing::view)

@@ -39,6 +39,12 @@ py::dict as_dict(const ActorStats& actor) {
 
 }  // namespace
 
+py::dict as_dict(const PushCounts& pushes) {
+  using namespace py::literals;
+  return py::dict("received"_a = pushes.received, "stored"_a = pushes.stored, "duplicate"_a = pushes.duplicate, "gap"_a = pushes.gap,
+                  "malformed"_a = pushes.malformed, "unknown"_a = pushes.unknown, "failed"_a = pushes.failed);
+}
+
 py::dict as_dict(const TableStats& table) {
   using namespace py::literals;
   py::list actors;
@@ -49,7 +55,9 @@ py::dict as_dict(const TableStats& table) {
                   "drawn"_a = table.drawn, "inserted"_a = table.inserted, "stale_updates"_a = table.stale_updates,
                   "refused_updates"_a = table.refused_updates, "evicted"_a = table.evicted, "starved"_a = table.starved, "aged"_a = table.aged,
                   "deleted"_a = table.deleted, "put_back"_a = table.put_back, "in_flight"_a = table.in_flight, "exhausted"_a = table.exhausted,
-                  "limiter"_a = limiter, "age_steps"_a = table.age_steps, "actors"_a = actors);
+                  "limiter"_a = limiter, "age_steps"_a = table.age_steps, "feedback_bytes"_a = table.feedback_bytes,
+                  "told_bytes"_a = table.told_bytes, "changes_bytes"_a = table.changes_bytes, "notes_bytes"_a = table.notes_bytes,
+                  "actors"_a = actors);
 }
 
 }  // namespace memsvc

@@ -9,5 +9,6 @@ namespace memsvc {
 
 const char* name_of(Why why);
 pybind11::dict as_dict(const TableStats& table);
+pybind11::dict as_dict(const PushCounts& pushes);
 
 }  // namespace memsvc

@@ -58,6 +58,14 @@ class Ages {
     }
   }
 
+  // Calls visit(topic, keys) for the notes of every version.
+  template <typename Visit>
+  void each(const Visit& visit) const {
+    for (const auto& [topic, versions] : topics_) {
+      for (const auto& [version, notes] : versions) visit(topic, notes.keys);
+    }
+  }
+
  private:
   struct Notes {
     std::vector<uint64_t> keys;

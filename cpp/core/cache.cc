@@ -1,7 +1,10 @@
 #include "cache.h"
 
+#include <atomic>
 #include <cmath>
+#include <cstring>
 #include <string>
+#include <utility>
 
 #include "window.h"
 
@@ -10,6 +13,7 @@ namespace {
 
 // The payload's parts in order, in bytes without padding.
 constexpr size_t kParts = 9;
+constexpr size_t kRows = 2, kMade = 4;  // those that nothing depends on
 void parts_of(const TableSpec& spec, const CacheHead& head, unsigned __int128 parts[kParts]) {
   using Wide = unsigned __int128;
   parts[0] = sizeof(CacheHead);
@@ -29,13 +33,20 @@ std::string at(const char* part, uint64_t i) { return std::string(part) + "[" + 
 
 // 2^31 weights of at most 1e200 stay below; sums of what actors report must stay finite, and differences of such sums too.
 constexpr double kMostWeight = 1e250;
+// The steps of 2^16 streams: no actor has counted more of anything, and sums over all actors stay below 2^64.
+constexpr uint64_t kMostCount = uint64_t{1} << (16 + kStepBits);
 
 Status check_head(const CacheHead& head) {
   if (!(head.total >= 0 && head.total <= kMostWeight)) return malformed("reports a total that is not a number from 0 to 1e250");
   if (!(head.min_weight >= 0 && head.min_weight <= kMostWeight)) return malformed("reports a min_weight that is not a number from 0 to 1e250");
   if (!std::isfinite(head.scale) || head.scale <= 0) return malformed("reports a scale that is not a finite number > 0");
   if (!(head.exponent >= 0) || !std::isfinite(head.exponent)) return malformed("reports an exponent that is not a finite number >= 0");
-  if (head.population > (uint64_t{1} << 62)) return malformed("reports a population beyond 2^62");
+  const std::pair<const char*, uint64_t> counts[] = {
+      {"population", head.population},         {"inserted", head.inserted}, {"steps", head.steps}, {"stale", head.stale}, {"episodes", head.episodes},
+      {"short_episodes", head.short_episodes}, {"unsent", head.unsent}};
+  for (const auto& [what, count] : counts) {
+    if (count > kMostCount) return malformed(std::string("reports ") + what + " = " + std::to_string(count) + ", beyond 2^52");
+  }
   return Status();
 }
 
@@ -68,11 +79,12 @@ size_t cache_bytes(const TableSpec& spec, const CacheHead& head) {
   return total > kMost ? 0 : static_cast<size_t>(total);
 }
 
-Status read_cache(const TableSpec& spec, size_t row_stride, const uint8_t* data, size_t size, CacheView* out) {
+Status read_cache(const TableSpec& spec, size_t row_stride, const uint8_t* data, size_t size, CacheView* out, Buffer* kept) {
   if (reinterpret_cast<uintptr_t>(data) % alignof(CacheHead) != 0) return malformed("does not begin at a multiple of 8");
   if (size < sizeof(CacheHead)) return malformed("of " + std::to_string(size) + " bytes is shorter than its head");
   CacheView view;
   view.head = *reinterpret_cast<const CacheHead*>(data);
+  std::atomic_signal_fence(std::memory_order_seq_cst);  // from here on it is the copy that is read
   const CacheHead& head = view.head;
   if (head.row_stride != row_stride) {
     return malformed("has rows of " + std::to_string(head.row_stride) + " bytes, the schema's take " + std::to_string(row_stride));
@@ -84,10 +96,19 @@ Status read_cache(const TableSpec& spec, size_t row_stride, const uint8_t* data,
   unsigned __int128 parts[kParts];
   parts_of(spec, head, parts);
   const uint8_t* begin[kParts];
+  if (kept) kept->resize(size - align_up(static_cast<size_t>(parts[kRows])) - align_up(static_cast<size_t>(parts[kMade])));
+  uint8_t* to = kept ? kept->data() : nullptr;
   for (size_t part = 0; part < kParts; ++part) {
+    const size_t bytes = align_up(static_cast<size_t>(parts[part]));
     begin[part] = data;
-    data += align_up(static_cast<size_t>(parts[part]));
+    if (kept && part != kRows && part != kMade) {
+      begin[part] = to;
+      std::memcpy(to, data, bytes);
+      to += bytes;
+    }
+    data += bytes;
   }
+  std::atomic_signal_fence(std::memory_order_seq_cst);
   view.row_keys = reinterpret_cast<const uint64_t*>(begin[1]);
   view.rows = begin[2];
   view.items = reinterpret_cast<const ItemRecord*>(begin[3]);

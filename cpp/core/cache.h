@@ -15,11 +15,13 @@
 
 #include <cstdint>
 
+#include "buffer.h"
 #include "schema.h"
 
 namespace memsvc {
 
 struct CacheHead {
+  static constexpr bool kFlat = true;  // archive.h
   uint32_t table = 0;
   uint32_t row_stride = 0;
   uint64_t rows = 0;
@@ -56,6 +58,7 @@ struct ItemRecord {
 static_assert(sizeof(ItemRecord) == 32);
 
 struct DrawRecord {
+  static constexpr bool kFlat = true;
   uint64_t key = 0;
   double weight = 0;  // w_then, > 0
 };
@@ -78,7 +81,8 @@ struct CacheView {
 size_t cache_bytes(const TableSpec& spec, const CacheHead& head);
 
 // Checks every count, length and alignment of `data` (8-byte aligned) before use; kMalformed says which part is wrong.
-// Checks finiteness of total, weights and priorities, span and head against the spec. No allocation, no copy.
-Status read_cache(const TableSpec& spec, size_t row_stride, const uint8_t* data, size_t size, CacheView* out);
+// Checks finiteness of total, weights and priorities, span and head against the spec. `data` may lie in memory that its sender still writes to, given
+// `kept`: all but rows and computed columns, which may say anything, is copied there before it is checked, and read there as long as *out is used.
+Status read_cache(const TableSpec& spec, size_t row_stride, const uint8_t* data, size_t size, CacheView* out, Buffer* kept = nullptr);
 
 }  // namespace memsvc

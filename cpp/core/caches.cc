@@ -82,7 +82,10 @@ bool Caches::queue_late(Lane* lane, uint32_t item, double weight) {
   while (draws_.used() >= draws_.capacity() / 2 && shorten()) {
   }
   lane->touch();
-  if (draws_.append(&lane->queue, item, weight, lane->segment(), lane->steps)) return true;
+  if (draws_.append(&lane->queue, item, weight, lane->segment(), lane->steps)) {
+    ++lane->segments.back().queued;
+    return true;
+  }
   items_->unpin(item);
   ++given_way_;
   settle(lane);

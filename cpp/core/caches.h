@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <string>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "draws.h"
@@ -20,6 +22,8 @@ double weight_of(const TableSpec& spec, double p, double exponent);
 
 class Caches {
  public:
+  static constexpr uint32_t kEra = 0x3FFFFFFF;  // bits of an era that are kept with an item
+
   Caches(const TableSpec& spec, Items* items, Lanes* lanes, Random* random) : spec_(spec), items_(items), lanes_(lanes), random_(random) {}
 
   // Entries for draws of all queues together; half of them is the most that pushes fill. The items have their places already.
@@ -31,6 +35,12 @@ class Caches {
   // What limits.min_items compares with: N, or without replacement all that can still come.
   uint64_t drawable() const;
 
+  // The stock expected, and the largest batch that was asked for.
+  std::pair<uint64_t, uint64_t> stock() const { return {expected_, largest_}; }
+  void expect_as(uint64_t expected, uint64_t largest) {
+    largest_ = std::max(largest_, std::min(largest, largest_batch()));
+    expect(expected);
+  }
   // Draws that learners are to find in stock over all actors: as many as the store holds, but at least the largest batch.
   void expect(uint64_t draws) { expected_ = std::min(std::max(std::min(draws, holds_), largest_), largest_batch()); }
   // No batch can be larger: a quarter of the entries.
@@ -79,6 +89,30 @@ class Caches {
   size_t available(size_t batch);
 
   uint64_t given_way() const { return given_way_; }
+
+  // The queues and logs themselves are saved by key, with the lanes.
+  template <class A>
+  void fields(A& archive) {
+    archive(expected_, largest_, given_way_);
+  }
+  // For Saved: Draws::copy, and where the items stand in their lanes' logs.
+  const Draws& draws() const { return draws_; }
+  const uint32_t* places() const { return places_; }
+  // For a restore: an item's w_now was set in this era of its lane's exponent; a queued draw, or an entry of the log, of an item; and when the last
+  // one of the lane is there.
+  void put_era(uint32_t item, uint32_t era) { places_[item] = Raised::kAbsent | (era & kEra); }
+  void put(Lane* lane, uint32_t item, double weight, uint32_t segment, uint64_t steps);
+  void put_logged(Lane* lane, uint64_t number, uint32_t item, double before);
+  void put_last(Lane* lane);
+  // The front of a lane's queue: its segment, and how many of that are left; of an empty one the next segment. And what is before that is used up.
+  std::pair<uint32_t, uint64_t> front(const Lane& lane) const;
+  void use_up(Lane* lane, uint32_t segment, uint64_t left);
+  // Without replacement: draws that learners have keep their items. They are confirmed, or wait again; or (a restore) the draws of these items are
+  // used up.
+  void lend(Lane* lane, uint32_t item);
+  void confirm(Lane* lane, uint32_t item);
+  void take_back(Lane* lane, uint32_t item);
+  void use_up(Lane* lane, const std::unordered_set<uint32_t>& items);
   // I7, I8, R1 to R3, and adds one to pins[item] for every entry, of queues and logs, that names it; what is broken, or "".
   std::string check(uint32_t* pins) const;
 
@@ -102,7 +136,7 @@ class Caches {
   uint64_t target(const Lane& lane, double total) const;
   bool replaces() const { return spec_.select != Select::kWithoutReplacement; }
   // The place of an item whose w_now was set under the lane's exponent, outside Raised.
-  static uint32_t settled(const Lane* lane) { return Raised::kAbsent | ((lane ? lane->era : 0) & 0x3FFFFFFF); }
+  static uint32_t settled(const Lane* lane) { return Raised::kAbsent | ((lane ? lane->era : 0) & kEra); }
   void set(uint32_t item, const Lane* lane, double weight);
   size_t choose(size_t batch, uint32_t* items, double* weights);
   bool share_out(size_t places);

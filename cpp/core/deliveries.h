@@ -31,6 +31,11 @@ class Deliveries {
     batches_.erase(at);
     return true;
   }
+  // Calls visit(batch) for every open one.
+  template <typename Visit>
+  void each(const Visit& visit) const {
+    for (const auto& [ticket, batch] : batches_) visit(batch);
+  }
   bool is_open(uint64_t ticket) const { return batches_.contains(ticket); }
   uint64_t in_flight() const { return in_flight_; }  // draws
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 
 #include "arena.h"
 #include "fetch.h"
@@ -76,13 +77,17 @@ class Draws {
   // Puts back what was popped since `before` was copied.
   void rollback(Queue* queue, const Queue& before) const { *queue = before; }
 
-  // Takes all draws of `item` out of the queue; returns how many.
+  // Takes all draws of `item` out of the queue, or those of items for which which(item) is true; returns how many.
   template <typename Gone>
   uint64_t erase(Queue* queue, uint32_t item, const Gone& gone) {
+    return erase_if(queue, [item](uint32_t one) { return one == item; }, gone);
+  }
+  template <typename Which, typename Gone>
+  uint64_t erase_if(Queue* queue, const Which& which, const Gone& gone) {
     const uint64_t before = queue->length;
     uint32_t last = kNone;
     for (uint32_t entry = queue->front; entry != kNone;) {
-      if (entries_[entry].item != item) {
+      if (!which(entries_[entry].item)) {
         last = entry;
         entry = entries_[entry].next;
         continue;
@@ -103,6 +108,15 @@ class Draws {
     for (uint32_t entry = queue.front; entry != kNone && seen <= capacity_; entry = entries_[entry].next, ++seen) {
       visit(entries_[entry].item, entries_[entry].segment);
     }
+  }
+
+  // For Saved: a copy, in which the queues that link into the original can be walked: visit(item, weight, segment, steps).
+  void copy(const Draws& of) { std::memcpy(entries_, of.entries_, capacity_ * sizeof(Entry)); }
+  template <typename Visit>
+  void walk(const Queue& queue, const Visit& visit) const {
+    uint32_t entry = queue.front;
+    for (uint32_t i = 0; i < queue.length; ++i, entry = entries_[entry].next)
+      visit(entries_[entry].item, entries_[entry].weight, entries_[entry].segment, entries_[entry].steps);
   }
 
  private:

@@ -23,16 +23,32 @@ class Gates {
     uint64_t progress = 0;  // items it had made between the last two pushes that told of any
     uint64_t room = 0;      // items it may send
     bool idle = false;      // it has handed allowance back, and said nothing since
+    template <class A>
+    void fields(A& archive) {
+      archive(topic, head, allowed, progress, room, idle);
+    }
     uint64_t outstanding() const { return allowed > head.inserted ? allowed - head.inserted : 0; }
   };
 
   void join(uint64_t actor, const std::string& topic) { actors_[actor].topic = topic; }
+  // One that was here before, with its newest push.
+  void rejoin(uint64_t actor, const std::string& topic, const CacheHead& head) {
+    const auto [at, anew] = actors_.try_emplace(actor);
+    if (!anew) return;
+    at->second.topic = topic;
+    at->second.head = head;
+    at->second.allowed = head.inserted;
+  }
   void leave(uint64_t actor) { actors_.erase(actor); }
   Actor* find(uint64_t actor) {
     const auto at = actors_.find(actor);
     return at == actors_.end() ? nullptr : &at->second;
   }
   const std::map<uint64_t, Actor>& all() const { return actors_; }
+  template <class A>
+  void fields(A& archive) {
+    archive(actors_);
+  }
 
   // A push of the actor, with so many items. An allowance in its head is one that it keeps, having handed back the rest.
   void pushed(uint64_t actor, const CacheHead& head, uint64_t items) {

@@ -139,16 +139,19 @@ void Gather::chances() const {
     for (size_t i = 0; i < batch_; ++i) lowest = weights_[i] > 0 ? std::min(lowest, weights_[i]) : lowest;
   }
   const bool ordered = spec_.ordered();  // what an order says is certain
-  const double scale = spec_.normalize == Normalize::kNone ? population_.total / static_cast<double>(population_.count) : lowest;
+  const bool mean = spec_.normalize == Normalize::kNone && population_.count > 0;
+  const double scale = mean ? population_.total / static_cast<double>(population_.count) : lowest;
+  // Totals are what actors say: whatever that is, learners get numbers.
+  constexpr double kMostWeight = std::numeric_limits<float>::max();
   for (size_t c = 0; c < spec_.columns.size(); ++c) {
     uint8_t* out = columns_[c];
     if (spec_.columns[c].origin == Origin::kProbability) {
-      for (size_t i = 0; i < batch_; ++i) store_at<double>(out, i, weights_[i] > 0 ? weights_[i] / population_.total : 0);
+      for (size_t i = 0; i < batch_; ++i) store_at<double>(out, i, weights_[i] > 0 ? std::min(weights_[i] / population_.total, 1.0) : 0);
     }
     if (spec_.columns[c].origin != Origin::kWeight) continue;
     for (size_t i = 0; i < batch_; ++i) {
       const double base = weights_[i] > 0 ? (ordered ? 1 : scale / weights_[i]) : 0;
-      store_at<float>(out, i, static_cast<float>(base == 1 || beta_ == 0 ? 1 : std::pow(base, beta_)));
+      store_at<float>(out, i, static_cast<float>(base == 1 || beta_ == 0 ? 1 : std::min(std::pow(base, beta_), kMostWeight)));
     }
   }
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "priority.h"
 #include "stream.h"
@@ -50,6 +51,34 @@ Status Intake::check_streams() {
 }
 
 Status Intake::reserve() {
+  try {
+    return take_in();
+  } catch (...) {
+    undo();
+    throw;
+  }
+}
+
+// Gives back what was held, pinned and added, in the reverse order.
+void Intake::undo() {
+  Items& items = table_.items;
+  for (const uint32_t item : draw_items_) {
+    if (item != kNone) items.unpin(item);
+  }
+  for (const NewItem& item : new_items_) {
+    items.publish(item.item);
+    if (!table_.whole()) items.unpin(item.item);
+    items.remove(item.item);
+  }
+  for (const uint32_t slot : held_) store_->drop(slot);
+}
+
+void Intake::hold(uint32_t slot) {
+  held_.push_back(slot);
+  store_->hold(slot);
+}
+
+Status Intake::take_in() {
   if (Status status = check_streams(); !status.ok()) return status;
   // The actor may be gone, or replaced by its namesake, when this is published.
   name_ = actors_->find(actor_)->name;
@@ -66,7 +95,7 @@ Status Intake::reserve() {
 
 // Draws of items that are held pin them first, so that making room for the others does not evict them.
 void Intake::pin_known_draws() {
-  draw_items_.resize(view_.head.draws);
+  draw_items_.resize(view_.head.draws, kNone);
   for (uint64_t i = 0; i < view_.head.draws; ++i) {
     if (i + kAhead < view_.head.draws) table_.items.prefetch(view_.draws[i + kAhead].key);
     draw_items_[i] = table_.items.find(view_.draws[i].key);
@@ -85,8 +114,7 @@ void Intake::find_rows() {
     if (previous == kNone) {
       new_rows_.push_back(i);
     } else {
-      store_->hold(previous);
-      held_.push_back(previous);
+      hold(previous);
     }
   }
 }
@@ -102,6 +130,7 @@ bool Intake::later(uint64_t key, std::vector<uint64_t>* newest) const {
 // New rows go where a run is free; neighbours in time that arrive together stay together.
 void Intake::store_rows() {
   size_t at = 0;
+  held_.reserve(held_.size() + new_rows_.size());
   while (at < new_rows_.size()) {
     if (store_->free() == 0) {
       short_ = true;
@@ -136,6 +165,7 @@ void Intake::store_rows() {
 void Intake::store_items() {
   Items& items = table_.items;
   Lane* lane = table_.lanes.find(actor_);
+  new_items_.reserve(view_.head.items);
   uint32_t hint = kNone;
   uint64_t row = 0;  // a guess: items mostly come in the order of their own rows
   for (uint64_t i = 0; i < view_.head.items; ++i) {
@@ -144,6 +174,7 @@ void Intake::store_items() {
       store_->prefetch(view_.items[i + kAhead].key - view_.items[i + kAhead].head);
     }
     const ItemRecord& record = view_.items[i];
+    if (lane && !lane->asked.empty()) lane->asked.erase(record.key);
     const bool first = later(record.key, &newest_item_);
     const bool here = row < view_.head.rows && view_.row_keys[row] == record.key;
     const Place own = here ? places_[row++] : Place{kNone, false};
@@ -191,7 +222,7 @@ void Intake::settle_draws() {
       table_.items.pin(draw_items_[i]);
     } else if (lane && !std::binary_search(refused_.begin(), refused_.end(), draw.key)) {
       if (waits_for_.insert(draw.key).second) lane->missing.push_back(draw.key);
-      lane->waiting.push_back(draw);
+      late_.push_back(draw);
     }
   }
 }
@@ -200,6 +231,7 @@ void Intake::settle_draws() {
 void Intake::settle_incomplete() {
   Lane* lane = table_.lanes.find(actor_);
   if (!lane) return;
+  for (uint64_t i = 0; i < view_.head.gone && !lane->asked.empty(); ++i) lane->asked.erase(view_.gone[i]);
   for (const uint64_t key : incomplete_) (waits_for_.contains(key) || table_.whole() ? lane->missing : lane->evicted).push_back(key);
 }
 
@@ -209,9 +241,38 @@ void Intake::copy() const {
 }
 
 void Intake::publish() {
+  try {
+    queue();
+  } catch (...) {
+    give_up();
+    for (const uint32_t slot : held_) store_->drop(slot);
+    throw;
+  }
+  for (const uint32_t slot : held_) store_->drop(slot);
+}
+
+// What has not been queued, or let be drawn, goes: the push may come again.
+void Intake::give_up() {
+  Items& items = table_.items;
+  for (size_t i = queued_; i < draw_items_.size(); ++i) {
+    if (draw_items_[i] != kNone) items.unpin(draw_items_[i]);
+  }
+  for (size_t i = admitted_; i < new_items_.size(); ++i) {
+    const uint32_t item = new_items_[i].item;
+    items.publish(item);
+    if (admitting_ && i == admitted_) table_.united.clear(item);
+    table_.whole() ? items.remove(item) : items.unpin(item);
+  }
+}
+
+void Intake::queue() {
   Items& items = table_.items;
   Lane* lane = table_.lanes.find(actor_);
   if (lane) {
+    // What an actor of another server had told there is not told anew.
+    if (std::exchange(lane->adopted, false)) {
+      lane->inserted = view_.head.inserted - (table_.whole() ? std::min(view_.head.inserted, view_.head.items + view_.head.unsent) : 0);
+    }
     table_.inserted += view_.head.inserted - std::min(lane->inserted, view_.head.inserted);
     lane->inserted = std::max(lane->inserted, view_.head.inserted);
     lane->received += view_.head.draws;
@@ -220,8 +281,12 @@ void Intake::publish() {
     table_.gates.pushed(actor_, view_.head, new_items_.size());
     table_.last_scale = view_.head.scale;
   }
-  if (lane) settle_waiting(lane);
-  for (size_t i = 0; i < draw_items_.size(); ++i) {
+  if (lane) {
+    lane->waiting.insert(lane->waiting.end(), late_.begin(), late_.end());
+    settle_waiting(lane);
+  }
+  while (queued_ < draw_items_.size()) {
+    const size_t i = queued_++;  // first: what fails over a draw has queued it, or drops it
     if (draw_items_[i] == kNone) continue;
     if (lane) {
       draws_queued_ += table_.caches.queue(lane, draw_items_[i], view_.draws[i].weight);
@@ -233,7 +298,6 @@ void Intake::publish() {
   admit();
   table_.limiter.inserted(table_.inserted);
   if (table_.limiter.on()) table_.limiter.drawable(table_.drawable());
-  for (const uint32_t slot : held_) store_->drop(slot);
 }
 
 // From now on the new items may be drawn.
@@ -241,14 +305,18 @@ void Intake::admit() {
   Items& items = table_.items;
   if (!table_.whole()) {
     const Lane* lane = table_.lanes.find(actor_);
-    for (const NewItem& item : new_items_) {
+    while (admitted_ < new_items_.size()) {
+      const NewItem& item = new_items_[admitted_++];
       items.publish(item.item);
       items.unpin(item.item);
       if (lane) table_.note_age(lane->topic, item.item);
     }
     return;
   }
-  for (const NewItem& item : new_items_) table_.admit(name_, topic_, item.item, item.priority);
+  for (; admitted_ < new_items_.size(); ++admitted_) {
+    admitting_ = true;
+    table_.admit(name_, topic_, new_items_[admitted_].item, new_items_[admitted_].priority);
+  }
   table_.keep_bounds(name_);
   table_.united.flush();
 }

@@ -2,6 +2,7 @@
 // copy() without the lock moves the rows; publish() under it queues the draws and lets the items be drawn.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -23,9 +24,16 @@ class Intake {
 
   // kMalformed when a key belongs to another actor's stream: nothing has changed. Otherwise rows and items are reserved and pinned; what exceeds
   // the store after everything that may go has gone is reported to the actor as evicted, an item whose rows are nowhere as missing.
+  // std::bad_alloc: so far as nothing was evicted for it, nothing has changed.
   Status reserve();
   void copy() const;
+  // std::bad_alloc: some of it is queued, or can be drawn; nothing stays held.
   void publish();
+
+  // Whether copy() writes this row.
+  bool writes(uint32_t slot) const {
+    return std::any_of(copies_.begin(), copies_.end(), [slot](const Copy& copy) { return slot - copy.slot < copy.rows; });
+  }
 
   uint64_t items_stored() const { return new_items_.size(); }
   uint64_t draws_queued() const { return draws_queued_; }
@@ -40,6 +48,9 @@ class Intake {
     uint64_t row;  // in the payload
     uint32_t rows;
   };
+  Status take_in();
+  void undo();
+  void hold(uint32_t slot);
   Status check_streams();
   bool ours(uint64_t key) const;
   bool later(uint64_t key, std::vector<uint64_t>* newest) const;
@@ -55,6 +66,8 @@ class Intake {
   void store_rows();
   void store_items();
   void settle_draws();
+  void queue();
+  void give_up();
   void settle_incomplete();
   void settle_waiting(Lane* lane);
   void admit();
@@ -84,8 +97,11 @@ class Intake {
   std::unordered_set<uint64_t> waits_for_;  // keys of the items that the lane's waiting draws need
   uint64_t skip_ = 0;                       // new items, the first ones, that there is no room for
   bool short_ = false;                      // the store did not take every row
+  std::vector<DrawRecord> late_;            // draws that wait for their payload
   uint64_t draws_queued_ = 0;
-  std::string name_, topic_;  // of the actor, when the push came
+  size_t queued_ = 0, admitted_ = 0;  // of the draws and the new items
+  bool admitting_ = false;            // one more of a union's items may be half in
+  std::string name_, topic_;          // of the actor, when the push came
   // Streams known to be this actor's: as many from the first; the others it may have are looked up.
   uint64_t first_stream_ = 0, streams_ = 0;
   struct Ahead {

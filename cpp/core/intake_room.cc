@@ -65,8 +65,7 @@ void Intake::hold_windows() {
     table_.items.rows(window, kNone, window_.data());
     for (const uint32_t slot : window_) {
       if (slot == kNone) continue;
-      store_->hold(slot);
-      held_.push_back(slot);
+      hold(slot);
     }
   }
 }

@@ -17,6 +17,16 @@ void Items::place(Arena* arena, Store* store, uint32_t capacity) {
     index_.place(arena, capacity);
     own_ = arena->take<uint32_t>(capacity);
   }
+  take(arena, capacity);
+  if (!arena->mapped()) return;
+  std::fill_n(prev_, capacity, kFree);
+  if (!own_) return;
+  for (uint32_t item = 0; item < capacity; ++item) next_[item] = item + 1 < capacity ? item + 1 : kNone;
+  free_ = 0;
+}
+
+// Every array over the places but own_.
+void Items::take(Arena* arena, uint32_t capacity) {
   version_ = arena->take<uint32_t>(capacity);
   value_ = arena->take<double>(capacity);
   made_ = arena->take<uint8_t>(capacity * spec_->made_bytes);
@@ -35,11 +45,58 @@ void Items::place(Arena* arena, Store* store, uint32_t capacity) {
     flying_ = arena->take<uint16_t>(capacity);
     arrival_ = arena->take<uint64_t>(capacity);
   }
-  if (!arena->mapped()) return;
-  std::fill_n(prev_, capacity, kFree);
-  if (!own_) return;
-  for (uint32_t item = 0; item < capacity; ++item) next_[item] = item + 1 < capacity ? item + 1 : kNone;
-  free_ = 0;
+}
+
+uint32_t Items::end() const {
+  uint32_t end = places_;
+  while (end > 0 && !live(end - 1)) --end;
+  return end;
+}
+
+void Items::mirror(const Items& of, Store* store, Arena* arena, uint32_t places) {
+  store_ = store;
+  most_ = places_ = places;
+  if (of.own_) own_ = arena->take<uint32_t>(places);
+  take(arena, places);
+}
+
+void Items::copy(const Items& of, uint32_t places) {
+  const auto copy = [places](auto* to, const auto* from, size_t many) {
+    if (to && from) std::memcpy(to, from, places * many * sizeof(*to));
+  };
+  copy(own_, of.own_, 1);
+  copy(span_, of.span_, 1);
+  copy(head_, of.head_, 1);
+  copy(version_, of.version_, 1);
+  copy(value_, of.value_, 1);
+  copy(made_, of.made_, spec_->made_bytes);
+  copy(updated_, of.updated_, 1);
+  copy(prev_, of.prev_, 1);
+  copy(next_, of.next_, 1);
+  copy(factor_, of.factor_, 1);
+  copy(episode_, of.episode_, 1);
+  copy(times_, of.times_, 1);
+  copy(flying_, of.flying_, 1);
+  copy(arrival_, of.arrival_, 1);
+  std::memcpy(arriving_, of.arriving_, (size_t{places} + 63) / 64 * sizeof(*arriving_));
+  places_ = places;
+  versions_ = of.versions_;
+  count_ = of.count_;
+  begin_ = of.begin_;
+  end_ = of.end_;
+}
+
+std::vector<uint32_t> Items::in_order() const {
+  std::vector<uint32_t> order;
+  order.reserve(count_);
+  for (uint32_t item = arrival_ ? kNone : begin_; item != kNone && order.size() < count_; item = next_[item]) order.push_back(item);
+  // What is not in the list: of caches those that draws need, and with max_times_sampled those set aside.
+  for (uint32_t item = 0; item < places_; ++item) {
+    if (live(item) && (arrival_ || next_[item] == kPinned)) order.push_back(item);
+  }
+  if (arrival_) std::sort(order.begin(), order.end(), [this](uint32_t a, uint32_t b) { return arrival_[a] < arrival_[b]; });
+  std::erase_if(order, [this](uint32_t item) { return !published(item); });
+  return order;
 }
 
 void Items::prefetch_item(uint32_t item) const {
@@ -69,6 +126,7 @@ uint32_t Items::rows(const Window& window, uint32_t first_slot, uint32_t* slots)
 uint32_t Items::add(const ItemRecord& record, const uint8_t* made, double factor, const uint32_t* slots, uint32_t rows, double value) {
   const uint32_t slot = slots[record.head];
   const uint32_t item = own_ ? free_ : slot;
+  const uint32_t version = versions_.keep(record.version);  // first: it may find no memory
   if (own_) {
     free_ = next_[item];
     own_[item] = slot;
@@ -83,7 +141,7 @@ uint32_t Items::add(const ItemRecord& record, const uint8_t* made, double factor
   }
   arriving_[item / 64] |= uint64_t{1} << (item % 64);
   ++count_;
-  version_[item] = versions_.keep(record.version);
+  version_[item] = version;
   value_[item] = value;
   if (span_) {
     span_[item] = record.span;
@@ -95,7 +153,7 @@ uint32_t Items::add(const ItemRecord& record, const uint8_t* made, double factor
     times_[item] = flying_[item] = 0;
     arrival_[item] = arrivals_++;
   }
-  std::memcpy(made_ + item * spec_->made_bytes, made, spec_->made_bytes);
+  if (spec_->made_bytes > 0) std::memcpy(made_ + item * spec_->made_bytes, made, spec_->made_bytes);
   for (uint32_t i = 0; i < rows; ++i) store_->hold(slots[i]);
   window_rows_ += rows;
   return item;

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "cache.h"
 #include "fetch.h"
@@ -101,7 +102,7 @@ class Items {
   double value(uint32_t item) const { return value_[item]; }
   void set_value(uint32_t item, double value) { value_[item] = value; }
   // Number (modulo 2^32) of the last learners' feedback about a cache's item, 0 for none.
-  uint32_t updated(uint32_t item) const { return updated_[item]; }
+  uint32_t updated(uint32_t item) const { return updated_ ? updated_[item] : 0; }
   void set_updated(uint32_t item, uint64_t number) { updated_[item] = static_cast<uint32_t>(number); }
 
   // A new item, not published, and of a cache pinned once; its rows get a reference each. All rows held, the key not among the items, free() > 0.
@@ -128,6 +129,13 @@ class Items {
   void bring_back(uint32_t item);
   bool aside(uint32_t item) const { return whole_ && next_[item] == kPinned; }
 
+  // For Saved: items are below this; O(places that are free at the end). Room for a copy of so many places whose keys `store` says; the copy, which
+  // answers as the original for them, but for find(); and all published items, those that would be evicted first at the start.
+  uint32_t end() const;
+  void mirror(const Items& of, Store* store, Arena* arena, uint32_t places);
+  void copy(const Items& of, uint32_t places);
+  std::vector<uint32_t> in_order() const;
+
   // I4, I5 and I6; adds one to needs[slot] for every window that needs it (I3). The first broken one, or "".
   std::string check(uint32_t* needs) const;
 
@@ -135,6 +143,7 @@ class Items {
   static constexpr uint32_t kPinned = 0xFFFFFFFE;  // in next_: not in the list; of a cache's item prev_ counts the pins
   static constexpr uint32_t kFree = 0xFFFFFFFD;    // in prev_: no item is here; next_ links such places, where items have slots of their own
 
+  void take(Arena* arena, uint32_t capacity);
   // The slot of the row that the item begins with.
   uint32_t own(uint32_t item) const { return own_ ? own_[item] : item; }
   void link(uint32_t item, uint32_t after);

@@ -9,6 +9,8 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr size_t kMostChanges = 4096;
+constexpr double kMost = 1e300;                // of totals and weights
+constexpr uint64_t kLeap = uint64_t{1} << 20;  // more feedbacks than are given between two saves
 
 int64_t more_positive(double before, double after) { return static_cast<int64_t>(after > 0) - static_cast<int64_t>(before > 0); }
 
@@ -18,8 +20,9 @@ void Lane::report(const CacheHead& head) {
   reported_ = true;
   head_ = head;
   steps = head.steps;
-  news_ = {news_.id + 1, head.total, std::max(news_.applied, head.applied)};
+  news_ = {news_.id + 1, 0, head.total, std::max(news_.applied, head.applied)};
   while (!changes_.empty() && changes_.front().number <= news_.applied) changes_.pop_front();
+  for (; !taken_.empty() && taken_.front().number <= news_.applied; taken_.pop_front()) taken_keys_ -= taken_.front().keys.size();
   changed();
   tidy();
 }
@@ -90,7 +93,54 @@ bool Lane::take_feedback(uint64_t* number, std::vector<uint64_t>* keys, std::vec
   *number = open_++;
   *keys = std::exchange(keys_, {});
   *priorities = std::exchange(priorities_, {});
+  taken_.push_back({*number, *keys, *priorities});
+  for (taken_keys_ += keys->size(); taken_keys_ > kMostFeedback; taken_.pop_front()) taken_keys_ -= taken_.front().keys.size();
   return true;
+}
+
+void Lane::offer_again() {
+  std::vector<uint64_t> keys;
+  std::vector<double> priorities;
+  for (const Taken& one : taken_) {
+    keys.insert(keys.end(), one.keys.begin(), one.keys.end());
+    priorities.insert(priorities.end(), one.priorities.begin(), one.priorities.end());
+  }
+  keys_.insert(keys_.begin(), keys.begin(), keys.end());
+  priorities_.insert(priorities_.begin(), priorities.begin(), priorities.end());
+  taken_.clear();
+  taken_keys_ = 0;
+}
+
+void Lane::go_on() {
+  offer_again();
+  open_ += kLeap;
+}
+
+bool Lane::sound() const {
+  const auto number = [](double x, double least) { return x >= least && x <= kMost; };
+  const auto pairs = [&](const std::vector<uint64_t>& keys, const std::vector<double>& priorities) {
+    return keys.size() == priorities.size() && std::all_of(priorities.begin(), priorities.end(), [&](double p) { return p >= 0 && p < kInf; });
+  };
+  if (!number(head_.total, 0) || !number(head_.min_weight, 0) || !number(head_.scale, 0) || !number(head_.exponent, 0) || !number(age_sum, 0))
+    return false;
+  for (const DrawRecord& draw : waiting) {
+    if (!(draw.weight > 0) || !number(draw.weight, 0)) return false;
+  }
+  for (size_t i = 0; i < segments.size(); ++i) {
+    if (!number(segments[i].total, 0) || (i > 0 && static_cast<int32_t>(segments[i].id - segments[i - 1].id) <= 0)) return false;
+  }
+  if (!segments.empty() && static_cast<int32_t>(news_.id - segments.back().id) < 0) return false;
+  for (size_t i = 0; i < changes_.size(); ++i) {
+    if (!number(changes_[i].total, -kMost) || !(changes_[i].min_weight > 0) || (i > 0 && changes_[i].number <= changes_[i - 1].number)) return false;
+  }
+  for (const Aged& one : aged_) {
+    if (!number(one.total, -kMost)) return false;
+  }
+  for (const Void& one : voids_) {
+    if (!number(one.total, -kMost)) return false;
+  }
+  return number(news_.total, 0) && open_ > 0 && pairs(keys_, priorities_) && keys_.size() <= 2 * kMostFeedback &&
+         std::all_of(taken_.begin(), taken_.end(), [&](const Taken& one) { return pairs(one.keys, one.priorities); });
 }
 
 void Lane::age(double weight) {
@@ -128,15 +178,22 @@ Lane* Lanes::find(uint64_t actor) const {
 }
 
 Lane* Lanes::add(uint64_t actor, const std::string& name, const std::string& topic, int64_t newest) {
-  lanes_.push_back(std::make_unique<Lane>(actor, name, topic, newest));
-  Lane* lane = lanes_.back().get();
+  return adopt(std::make_unique<Lane>(actor, name, topic, newest));
+}
+
+Lane* Lanes::adopt(std::unique_ptr<Lane> made) {
+  const uint64_t actor = made->actor;
+  const auto before = std::upper_bound(lanes_.begin(), lanes_.end(), actor, [](uint64_t number, const auto& other) { return number < other->actor; });
+  const auto at = before - lanes_.begin();
+  Lane* lane = lanes_.insert(before, std::move(made))->get();
   lane->news_of_ = &touched_;
-  lane->place_ = lanes_.size() - 1;
-  sums_.total.push_back(0);
-  sums_.living.push_back(0);
-  sums_.min_weight.push_back(0);
-  sums_.population.push_back(0);
-  sums_.queued.push_back(0);
+  for (auto i = static_cast<size_t>(at); i < lanes_.size(); ++i) lanes_[i]->place_ = i;
+  sums_.total.insert(sums_.total.begin() + at, 0);
+  sums_.living.insert(sums_.living.begin() + at, 0);
+  sums_.min_weight.insert(sums_.min_weight.begin() + at, 0);
+  sums_.population.insert(sums_.population.begin() + at, 0);
+  sums_.queued.insert(sums_.queued.begin() + at, 0);
+  summed_ = false;
   lane->touch();
   return lane;
 }

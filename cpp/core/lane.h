@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -26,9 +27,11 @@ namespace memsvc {
 
 // One push's draws, oldest first in the queue: what its report said of the memory that they were drawn from.
 struct Segment {
-  uint32_t id = 0;       // as in the queue's entries
-  double total = 0;      // W^c
-  uint64_t applied = 0;  // feedback that the weights contain
+  static constexpr bool kFlat = true;  // archive.h
+  uint32_t id = 0;                     // as in the queue's entries
+  uint32_t queued = 0;                 // entries of it that came into the queue
+  double total = 0;                    // W^c
+  uint64_t applied = 0;                // feedback that the weights contain
 };
 
 // A batch of a table with a thousand actors touches hundreds of lanes: what a draw needs of one comes first, on one line of a cache.
@@ -60,6 +63,8 @@ class alignas(64) Lane {
   double exponent() const { return head_.exponent; }  // of the newest report's weights
   const CacheHead& head() const { return head_; }     // the newest report
   uint64_t applied() const { return news_.applied; }  // feedback that the newest report contains
+  // Feedback is numbered from here on: the actor has had some of another lane's.
+  void number_from(uint64_t number) { open_ = std::max(open_, number); }
   // True for feedback (modulo 2^32, 0 for none) that the newest report does not contain.
   bool pending(uint32_t number) const {
     const uint64_t settled = std::max(news_.applied, void_);
@@ -74,8 +79,17 @@ class alignas(64) Lane {
   void unchange(uint64_t number, double before, double after);
   uint64_t open() const { return open_; }  // number of the open feedback, from 1
   bool has_feedback() const { return !keys_.empty(); }
+  // Bytes of priorities for the actor that it has not taken, or not reported; and of what it is still to be told, and of draws that wait for it.
+  uint64_t feedback_bytes() const { return (keys_.size() + taken_keys_) * (sizeof(uint64_t) + sizeof(double)); }
+  uint64_t told_bytes() const { return waiting.size() * sizeof(DrawRecord) + (missing.size() + asked.size() + evicted.size()) * sizeof(uint64_t); }
   // Closes the open feedback. False when it is empty.
   bool take_feedback(uint64_t* number, std::vector<uint64_t>* keys, std::vector<double>* priorities);
+
+  // What was taken of feedback and is in no report has perhaps not arrived: it is part of the open feedback again, before what came since. Raw
+  // priorities may come twice.
+  void offer_again();
+  // The same after a restore; and what other numbers the actor may have had meanwhile are passed over.
+  void go_on();
 
   // An item of this weight has become too stale by the newest version.
   void age(double weight);
@@ -87,6 +101,8 @@ class alignas(64) Lane {
     if (segments.empty() || segments.back().id != news_.id) segments.push_back(news_);
     return news_.id;
   }
+  uint32_t next_segment() const { return news_.id + 1; }
+  uint32_t newest_segment() const { return news_.id; }
   // Draws, log and changes made with another exponent are none of the new distribution; so far as they are pending, the next report brings them.
   void start_again();
 
@@ -110,34 +126,67 @@ class alignas(64) Lane {
   const uint64_t actor;
   const std::string name;
   const std::string topic;
-  int64_t newest;                   // version of the topic that the server knows of, 0 for none
-  uint32_t era = 0;                 // counts changes of the exponent
-  std::vector<DrawRecord> waiting;  // draws whose item's payload is not here, in order
-  std::vector<uint64_t> missing;    // keys to ask for, not told yet
-  std::vector<uint64_t> evicted;    // keys gone, not told yet
-  std::deque<Segment> segments;     // those of the queue's entries, and of some that are gone
+  int64_t newest;                      // version of the topic that the server knows of, 0 for none
+  uint32_t era = 0;                    // counts changes of the exponent
+  std::vector<DrawRecord> waiting;     // draws whose item's payload is not here, in order
+  std::vector<uint64_t> missing;       // keys to ask for, not told yet
+  std::unordered_set<uint64_t> asked;  // of a union: keys that were asked for, and have not come
+  std::vector<uint64_t> evicted;       // keys gone, not told yet
+  std::deque<Segment> segments;        // those of the queue's entries, and of some that are gone
   uint64_t received = 0, starved = 0, inserted = 0;
+  uint32_t out = 0;                               // draws that learners have and may give back: without replacement
+  uint64_t noted = 0;                             // used(), as of the last Table::progress()
+  bool adopted = false;                           // its actor had made items before it came here: the first push tells how many
   std::unordered_map<uint64_t, uint64_t> floors;  // by stream: what lies below has left the memory
+
+  // Changes whenever draws of the queue are used up, or come.
+  uint64_t used() const { return drawn * 0x9E3779B97F4A7C15ULL + queue.length; }
+  // All but the queue and Raised, which are theirs who own the items.
+  template <class A>
+  void fields(A& archive) {
+    archive(fruitless, steps, drawn, age_sum, age_draws, left, newest, era, waiting, missing, asked, evicted, segments, received, starved, inserted);
+    archive(adopted, floors, reported_, head_, news_, void_, changes_, aged_, voids_, open_, keys_, priorities_, taken_);
+    if constexpr (A::kReads) {
+      stale_ = true;
+      taken_keys_ = 0;
+      for (const Taken& one : taken_) taken_keys_ += one.keys.size();
+      if (!archive.broken() && !sound()) archive.fail();
+    }
+  }
 
  private:
   friend class Lanes;
   struct Change {
+    static constexpr bool kFlat = true;
     uint64_t number;
     double total;
     int64_t population;
     double min_weight;  // infinity for none
   };
   struct Aged {
+    static constexpr bool kFlat = true;
     int64_t newest;
     double total;
     uint64_t population;
   };
   struct Void {
+    static constexpr bool kFlat = true;
     int64_t newest;
     uint64_t number;
     double total;
     int64_t population;
   };
+  struct Taken {
+    uint64_t number = 0;
+    std::vector<uint64_t> keys;
+    std::vector<double> priorities;
+    template <class A>
+    void fields(A& archive) {
+      archive(number, keys, priorities);
+    }
+  };
+  // What was read can be worked with.
+  bool sound() const;
   // The sums are made when they are read: a batch of changes costs one addition each.
   const Lane& sums() const {
     if (stale_) sum_up();
@@ -166,6 +215,8 @@ class alignas(64) Lane {
   uint64_t open_ = 1;
   std::vector<uint64_t> keys_;
   std::vector<double> priorities_;
+  std::deque<Taken> taken_;  // feedback that no report contains yet
+  size_t taken_keys_ = 0;
 };
 
 // The lanes of a table, in the order of their actors' numbers.
@@ -180,8 +231,10 @@ class Lanes {
   Lanes() = default;
   Lanes(const Lanes&) = delete;
   Lane* find(uint64_t actor) const;
-  // A number larger than all before; `newest` version of its topic.
+  // A number that none has, mostly larger than all before; `newest` version of its topic.
   Lane* add(uint64_t actor, const std::string& name, const std::string& topic = "default", int64_t newest = 0);
+  // The same, made elsewhere.
+  Lane* adopt(std::unique_ptr<Lane> lane);
   void remove(uint64_t actor);
   const std::vector<std::unique_ptr<Lane>>& all() const { return lanes_; }
   // Of now. O(lanes that were touched since the last call).

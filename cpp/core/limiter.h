@@ -39,6 +39,8 @@ class Limiter {
     sampled_ = 0;
     ++era_;
   }
+  double sampled_now() const { return sampled_; }
+  void sampled_now(double draws) { sampled_ = draws; }
   uint64_t era() const { return era_; }  // restarts so far
 
   // By how many samples actors are ahead; negative: learners.
@@ -58,6 +60,13 @@ class Limiter {
     return missing + static_cast<uint64_t>(std::clamp(items, 0.0, 9e15));
   }
   uint64_t inserted() const { return inserted_; }
+  template <class A>
+  void fields(A& archive) {
+    archive(open_, inserted_, begin_, closed_, population_, sampled_, era_);
+    if constexpr (A::kReads) {
+      if (!(std::abs(sampled_) < 1e18)) archive.fail();
+    }
+  }
   uint64_t sampled_so_far() const { return static_cast<uint64_t>(std::max(0.0, sampled_)); }
 
  private:

@@ -137,11 +137,19 @@ void Memory::configure(size_t table, const TableSpec& spec) {
   m.views[table]->changed(before);
 }
 
+void Memory::forget() {
+  State& m = *state_;
+  std::lock_guard<std::mutex> lock(m.mutex);
+  m.look_all();
+  for (auto& view : m.views) view->forget_server(true);
+  m.episodes.release_all();
+}
+
 void Memory::reopen(std::vector<uint64_t> streams) {
   State& m = *state_;
   std::lock_guard<std::mutex> lock(m.mutex);
   m.look_all();
-  for (auto& view : m.views) view->forget_server();
+  for (auto& view : m.views) view->forget_server(false);
   m.episodes.release_all();
   m.episodes.renumber(streams);
   m.settled = m.payload.written();

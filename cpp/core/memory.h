@@ -95,6 +95,9 @@ class Memory {
   void settled(uint64_t payloads);
   // Items whose payload the server asks for: with the next draw().
   void missing(size_t table, const uint64_t* keys, size_t n);
+  // Another server, which holds nothing of this memory, and knows its streams: numbers go on, what was sent is not sent again but where the server
+  // asks for it. What the server of before had asked for again and not got is still to be sent.
+  void forget();
   // As many streams as before. Everything here gets new numbers; nothing is held at the server.
   void reopen(std::vector<uint64_t> streams);
   // What select = "all" has final and has still to send; 0 for other tables. bytes: roughly.

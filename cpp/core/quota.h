@@ -42,6 +42,12 @@ class Quota {
     }
   }
 
+  // Calls visit(stream, name of the actor) for every stream that has items here.
+  template <typename Visit>
+  void streams(const Visit& visit) const {
+    for (const auto& [number, stream] : streams_) visit(number, stream.actor);
+  }
+
  private:
   static constexpr size_t kSlack = 1024;
   struct Episode {

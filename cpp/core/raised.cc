@@ -65,6 +65,21 @@ void Raised::add(uint64_t number, uint32_t item, double before) {
   weigh(places_[item]);
 }
 
+void Raised::put(uint64_t number, uint32_t item, double before) {
+  if (has(item)) {
+    Slot& slot = slots_[places_[item]];
+    entry(slot.last).next = static_cast<uint32_t>(end() - slot.last);
+    slot.last = end();
+  }
+  log_.push_back({number, before, item, 0});
+  items_->pin(item);
+  if (!has(item)) enter(item, end() - 1);
+}
+
+void Raised::weigh_all() {
+  for (const Entry& entry : log_) weigh(places_[entry.item]);
+}
+
 // The entry at the cursor is contained from here on.
 void Raised::pass(uint64_t at) {
   const Entry& gone = entry(at);

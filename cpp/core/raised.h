@@ -32,6 +32,7 @@ class Raised {
 
   bool empty() const { return log_.empty(); }
   size_t size() const { return log_.size(); }
+  size_t bytes() const { return log_.size() * sizeof(Entry) + slots_.size() * sizeof(Slot); }
   bool has(uint32_t item) const { return places_[item] < kAbsent; }
 
   // What is read of it for every draw of its lane.
@@ -73,6 +74,14 @@ class Raised {
   double deficit() const { return deficit_.value(); }  // sum of what items lost
   // An item by what it gained: where the running sum passes `mass` in [0, excess()). excess() > 0.
   uint32_t find(double mass) { return slots_[tree_->find(mass)].item; }
+
+  // For Saved: the log, visit(number, item, before); and a log that is empty takes it entry by entry, w_now of its items is weighed at the end.
+  template <typename Visit>
+  void each(const Visit& visit) const {
+    for (const Entry& entry : log_) visit(entry.number, entry.item, entry.before);
+  }
+  void put(uint64_t number, uint32_t item, double before);
+  void weigh_all();
 
   // R1 (adds one to pins[item] for every entry), R2 and R3; what is broken, or "".
   std::string check(uint32_t* pins) const;

@@ -33,6 +33,14 @@ class Random {
   // Uniform in [0, 1), 53 bits.
   double uniform() { return static_cast<double>(next() >> 11) * 0x1.0p-53; }
 
+  template <class A>
+  void fields(A& archive) {
+    archive(state_[0], state_[1], state_[2], state_[3]);
+    if constexpr (A::kReads) {
+      if ((state_[0] | state_[1] | state_[2] | state_[3]) == 0) archive.fail();  // it would stay there
+    }
+  }
+
   // Uniform in 0 .. n-1 (Lemire's multiply-shift; bias below 2^-32 for every n that fits in memory). n > 0.
   uint64_t below(uint64_t n) { return static_cast<uint64_t>((static_cast<unsigned __int128>(next()) * n) >> 64); }
 

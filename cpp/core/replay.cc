@@ -4,66 +4,10 @@
 #include <mutex>
 #include <utility>
 
-#include "actors.h"
-#include "arena.h"
-#include "buffer.h"
-#include "cache.h"
 #include "gather.h"
-#include "intake.h"
-#include "lock.h"
-#include "sizing.h"
-#include "store.h"
-#include "table.h"
+#include "replay_state.h"
 
 namespace memsvc {
-struct Replay::State {
-  State(const Schema& s, const std::vector<TableSpec>& specs, uint64_t seed_, uint64_t first_stream)
-      : schema(s), seed(seed_), actors(first_stream), tables(make_tables(specs, seed_)) {}
-
-  void flush() {
-    for (const auto& table : tables) {
-      if (table->whole()) table->united.flush();
-    }
-  }
-
-  // Actors that have left go when the last of their draws is used up.
-  void retire(uint64_t number) {
-    const Member* member = actors.find(number);
-    if (!member || !member->left) return;
-    bool remains = false;
-    for (const auto& table : tables) {
-      Lane* lane = table->lanes.find(number);
-      if (!lane) continue;
-      if (table->finished(*lane)) {
-        table->remove(lane);
-      } else {
-        remains = true;
-      }
-    }
-    if (!remains) actors.remove(number);
-  }
-
-  void retire_all(const Table& table) {
-    if (table.departed == 0) return;
-    std::vector<uint64_t> done;
-    for (const auto& lane : table.lanes.all()) {
-      if (lane->left && table.finished(*lane)) done.push_back(lane->actor);
-    }
-    for (const uint64_t number : done) retire(number);
-  }
-
-  const Schema schema;
-  const uint64_t seed;
-  mutable Lock mutex;  // guards everything below
-  Arena arena;
-  Store store;
-  Actors actors;
-  Tables tables;
-  size_t bytes = 0;
-  // One core is left to who uses the batches.
-  Crew crew{std::clamp(std::thread::hardware_concurrency(), 2u, 4u) - 1};
-};
-
 Replay::Replay(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Replay::~Replay() = default;
 
@@ -105,63 +49,6 @@ Status Replay::make(const Schema& schema, std::vector<TableSpec> specs, uint64_t
   return Status();
 }
 
-uint64_t Replay::join(const std::string& name, size_t envs, std::vector<uint64_t>* streams, const std::string& topic) {
-  const std::lock_guard lock(state_->mutex);
-  for (const auto& table : state_->tables) state_->retire_all(*table);  // a table that nobody draws from keeps none of those that are done
-  if (const Member* predecessor = state_->actors.named(name)) {
-    const uint64_t number = predecessor->number;
-    for (const auto& table : state_->tables) {
-      if (Lane* lane = table->lanes.find(number)) table->remove(lane);
-    }
-    state_->actors.remove(number);
-  }
-  const Member& member = state_->actors.add(name, envs);
-  for (const auto& table : state_->tables) table->join(member.number, name, topic);
-  *streams = member.streams;
-  return member.number;
-}
-
-void Replay::leave(uint64_t actor) {
-  const std::lock_guard lock(state_->mutex);
-  Member* member = state_->actors.find(actor);
-  if (!member) return;
-  member->left = true;
-  for (const auto& table : state_->tables) table->leave(actor);
-  state_->retire(actor);
-}
-
-Status Replay::push(uint64_t actor, const uint8_t* data, size_t size, uint64_t* items, uint64_t* draws) {
-  Buffer aligned;
-  if (reinterpret_cast<uintptr_t>(data) % alignof(CacheHead) != 0) {
-    aligned.resize(size);
-    std::copy_n(data, size, aligned.data());
-    data = aligned.data();
-  }
-  if (size < sizeof(CacheHead)) return Status(Code::kMalformed, "a cache of " + std::to_string(size) + " bytes is shorter than its head");
-  const uint32_t table = reinterpret_cast<const CacheHead*>(data)->table;
-  if (table >= state_->tables.size()) {
-    return Status(Code::kMalformed, "a cache is for table " + std::to_string(table) + " of " + std::to_string(state_->tables.size()));
-  }
-  CacheView view;
-  if (Status status = read_cache(state_->tables[table]->spec, state_->schema.row_stride(), data, size, &view); !status.ok()) return status;
-
-  Intake intake(&state_->store, &state_->actors, &state_->tables, table, actor, view);
-  {
-    const std::lock_guard lock(state_->mutex);
-    const Member* member = state_->actors.find(actor);
-    if (!member || member->left) return Status(Code::kNotFound, "actor " + std::to_string(actor) + " has left or was replaced by one of its name");
-    if (Status status = intake.reserve(); !status.ok()) return status;
-    state_->flush();
-  }
-  intake.copy();
-  const std::lock_guard lock(state_->mutex);
-  intake.publish();
-  state_->flush();
-  *items = intake.items_stored();
-  *draws = intake.draws_queued();
-  return Status();
-}
-
 Notices Replay::notices(uint64_t actor, size_t table) {
   const std::lock_guard lock(state_->mutex);
   Notices notices;
@@ -173,6 +60,8 @@ Notices Replay::notices(uint64_t actor, size_t table) {
   notices.missing = std::exchange(lane->missing, {});
   std::sort(notices.missing.begin(), notices.missing.end());
   notices.missing.erase(std::unique(notices.missing.begin(), notices.missing.end()), notices.missing.end());
+  if (of.whole()) lane->asked.insert(notices.missing.begin(), notices.missing.end());
+  if (lane->asked.size() > of.items.capacity()) lane->asked.clear();  // of an actor that does not answer
   notices.evicted = std::exchange(lane->evicted, {});
   return notices;
 }
@@ -241,7 +130,7 @@ bool Replay::draw(size_t table, size_t batch, uint8_t* out, uint64_t* population
     if (ticket != 0 && from.deliveries.is_open(ticket)) return false;
     if (!from.choose(batch, version, chosen.data(), weights.data(), &drawn_from)) return false;
     gather.plan(from.items, chosen.data(), weights.data(), drawn_from, &state_->store);
-    from.deliver(ticket, chosen.data(), batch);
+    from.deliver(state_->actors, ticket, chosen.data(), batch);
     state_->flush();
     state_->retire_all(from);
     *population = drawn_from.count;
@@ -255,13 +144,15 @@ bool Replay::draw(size_t table, size_t batch, uint8_t* out, uint64_t* population
 
 void Replay::taken(size_t table, uint64_t ticket) {
   const std::lock_guard lock(state_->mutex);
-  state_->tables[table]->confirm(ticket);
+  state_->tables[table]->confirm(state_->actors, ticket);
+  state_->retire_all(*state_->tables[table]);
   state_->flush();
 }
 
 void Replay::put_back(size_t table, uint64_t ticket) {
   const std::lock_guard lock(state_->mutex);
-  state_->tables[table]->put_back(ticket);
+  state_->tables[table]->put_back(state_->actors, ticket);
+  state_->retire_all(*state_->tables[table]);
   state_->flush();
 }
 
@@ -325,6 +216,9 @@ ReplayStats Replay::stats() const {
   stats.capacity_steps = state_->store.capacity();
   stats.bytes = state_->bytes;
   stats.seed = state_->seed;
+  stats.pushes = state_->pushes;
+  stats.sessions = state_->actors.gone().size();
+  for (const auto& [number, member] : state_->actors.all()) stats.actors.push_back({member.name, number, member.stored, member.pushes});
   for (const auto& table : state_->tables) stats.tables.push_back(table->stats());
   return stats;
 }

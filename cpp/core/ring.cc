@@ -50,12 +50,13 @@ uint8_t* Ring::place(size_t bytes, size_t leave) {
     return nullptr;
   }
   const size_t need = kLine + lines(bytes);
-  const size_t free = capacity_ - static_cast<size_t>(own_ - read_to);
+  const uint64_t kept = std::min(read_to, keep_);
+  const size_t free = capacity_ - static_cast<size_t>(own_ - kept);
   const size_t offset = offset_of(own_);
   const size_t rest = capacity_ - offset;
   // From the beginning where the end is too near; and where nothing is waiting, once a quarter is behind: what is skipped counts as full until the
   // consumer has read past it.
-  const bool again = need > rest || (read_to == own_ && offset >= std::max(need + leave, capacity_ / 4));
+  const bool again = need > rest || (kept == own_ && offset >= std::max(need + leave, capacity_ / 4));
   const size_t skipped = again && offset > 0 ? rest : 0;
   if (skipped + need + leave > free) return nullptr;
   uint8_t* data = memory_ + kHeadBytes;

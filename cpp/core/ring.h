@@ -36,6 +36,11 @@ class Ring {
   bool commit(size_t bytes);
   // Puts a message without content: it stands for one that goes another way, in this place of the order. False: no room.
   bool mark();
+  // Position behind what was put last; positions only grow.
+  uint64_t written() const { return own_; }
+  // What was put from this position on is not written over, although the consumer has read it: it may be wanted again. kNothing: only what is unread.
+  static constexpr uint64_t kNothing = ~uint64_t{0};
+  void keep(uint64_t from) { keep_ = from; }
   // Whether mark() would find room now.
   bool room() { return place(0, 0) != nullptr; }
   // The consumer went to sleep before the last mark or commit: it is to be woken. Asks once.
@@ -68,10 +73,11 @@ class Ring {
   uint8_t* memory_;
   size_t capacity_;
   size_t most_;
-  uint64_t own_ = 0;    // this side's position
-  uint64_t other_ = 0;  // the other side's, when last looked at
-  uint64_t next_ = 0;   // producer: where the reserved message's line is, behind what is skipped
-  size_t size_ = 0;     // consumer: of the front
+  uint64_t own_ = 0;          // this side's position
+  uint64_t other_ = 0;        // the other side's, when last looked at
+  uint64_t keep_ = kNothing;  // producer
+  uint64_t next_ = 0;         // producer: where the reserved message's line is, behind what is skipped
+  size_t size_ = 0;           // consumer: of the front
   size_t reserved_ = 0;
   bool broken_ = false;
 };

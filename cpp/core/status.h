@@ -6,7 +6,7 @@
 
 namespace memsvc {
 
-enum class Code { kOk, kInvalid, kMalformed, kNotFound, kFull, kClosed };
+enum class Code { kOk, kInvalid, kMalformed, kNotFound, kFull, kClosed, kDuplicate, kGap };
 
 class Status {
  public:

@@ -91,6 +91,12 @@ void Store::drop(uint32_t slot) {
   --used_;
 }
 
+uint32_t Store::end() const {
+  uint32_t words = (capacity_ + 63) / 64;
+  while (words > 0 && bitmap_[words - 1] == 0) --words;
+  return std::min(words * 64, capacity_);
+}
+
 std::string Store::check() const {
   uint32_t used = 0;
   for (uint32_t slot = 0; slot < capacity_; ++slot) {

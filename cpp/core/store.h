@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <string>
 #include <unordered_map>
@@ -70,6 +71,15 @@ class Store {
   }
   // One reference less; the last one frees the slot.
   void drop(uint32_t slot);
+
+  // For Saved: all slots in use are below this. O(slots that are free at the end / 64).
+  uint32_t end() const;
+  // Room for the keys of so many slots alone, and a copy of another store's: key() answers then, nothing else does.
+  void mirror(Arena* arena, uint32_t slots) {
+    capacity_ = slots;
+    keys_ = arena->take<uint64_t>(slots);
+  }
+  void copy(const Store& of, uint32_t slots) { std::memcpy(keys_, of.keys_, slots * sizeof(*keys_)); }
 
   // I1 and I2; the first broken one's number and what broke it, or "".
   std::string check() const;

@@ -41,6 +41,27 @@ void Table::join(uint64_t actor, const std::string& name, const std::string& top
   gates.join(actor, topic);
 }
 
+void Table::rejoin(uint64_t actor, const std::string& name, const std::string& topic, uint64_t told, uint64_t fed) {
+  Lane* lane = lanes.find(actor);
+  if (!lane) {
+    lane = lanes.add(actor, name, topic, newest(topic));
+    lane->inserted = told;
+    lane->number_from(fed + 1);
+  } else {
+    // The connection that was cut may have had some on its way.
+    lane->offer_again();
+    lane->number_from(fed + 1);
+    departed -= lane->left;
+    lane->left = false;
+    lane->touch();
+  }
+  CacheHead head = lane->head();
+  head.inserted = lane->inserted;
+  gates.rejoin(actor, topic, head);
+  for (const DrawRecord& draw : lane->waiting) lane->missing.push_back(draw.key);
+  lane->missing.insert(lane->missing.end(), lane->asked.begin(), lane->asked.end());
+}
+
 void Table::leave(uint64_t actor) {
   gates.leave(actor);
   Lane* lane = lanes.find(actor);
@@ -76,40 +97,6 @@ bool Table::choose(size_t batch, int64_t version, uint32_t* chosen, double* weig
     std::swap(weights[i - 1], weights[other]);
   }
   return true;
-}
-
-void Table::deliver(uint64_t ticket, const uint32_t* chosen, size_t batch) {
-  drawn += batch;
-  limiter.sampled(batch);
-  const bool counts = whole() && spec.max_times_sampled > 0;
-  if (!counts && !limiter.on()) return;
-  Deliveries::Batch out{batch, limiter.era(), {}};
-  for (size_t i = 0; counts && i < batch; ++i) out.keys.push_back(items.key(chosen[i]));
-  deliveries.open(ticket, std::move(out));
-  if (ticket == 0) confirm(0);
-}
-
-void Table::confirm(uint64_t ticket) {
-  Deliveries::Batch batch;
-  if (!deliveries.close(ticket, &batch)) return;
-  for (const uint64_t key : batch.keys) {
-    const uint32_t item = items.find(key);
-    if (item == kNone || items.flying(item) == 0 || !united.confirm(item)) continue;
-    drop(item);
-    ++exhausted;
-  }
-}
-
-void Table::put_back(uint64_t ticket) {
-  Deliveries::Batch batch;
-  if (!deliveries.close(ticket, &batch)) return;
-  drawn -= batch.draws;
-  returned += batch.draws;
-  if (batch.era == limiter.era()) limiter.put_back(batch.draws);
-  for (const uint64_t key : batch.keys) {
-    const uint32_t item = items.find(key);
-    if (item != kNone && items.flying(item) > 0) united.take_back(item);
-  }
 }
 
 Reason Table::why_not(size_t batch, int64_t version) {

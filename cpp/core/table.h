@@ -27,6 +27,30 @@ namespace memsvc {
 
 constexpr size_t kPiece = 1024;  // items that are worked on under one hold of the lock: less than half a millisecond
 
+// What draws have used up since a save, or since the last progress: absolute numbers of what has changed, and the keys since.
+struct Progress {
+  struct Used {
+    static constexpr bool kFlat = true;  // archive.h
+    uint64_t actor;
+    uint32_t segment, padding;
+    uint64_t left;  // of the segment, at the front of the queue
+    uint64_t drawn;
+    double age_sum;
+    uint64_t age_draws, starved;
+  };
+  std::string name;
+  uint64_t drawn = 0, returned = 0, era = 0, expected = 0, largest = 0;
+  double sampled = 0;
+  Random random{0};
+  std::vector<Used> lanes;
+  std::vector<uint64_t> confirmed, decayed;
+
+  template <class A>
+  void fields(A& archive) {
+    archive(name, drawn, returned, era, expected, largest, sampled, random, lanes, confirmed, decayed);
+  }
+};
+
 struct Table {
   Table(TableSpec settings, uint64_t seed)
       : spec(std::move(settings)), items(spec), random(seed), caches(spec, &items, &lanes, &random), quota(spec), limiter(spec) {}
@@ -47,9 +71,14 @@ struct Table {
   size_t tree_bytes() const { return whole() ? united.tree_bytes() : 0; }
 
   void join(uint64_t actor, const std::string& name, const std::string& topic);
+  // An actor that has left, or whose lane is gone, is here again: it had told of so many items, and has had feedback up to `fed`. What it was asked
+  // for and has not sent is asked for again.
+  void rejoin(uint64_t actor, const std::string& name, const std::string& topic, uint64_t inserted, uint64_t fed);
   void leave(uint64_t actor);
   // Nothing more comes from an actor that has left: its queue is used up, or nothing in it can be drawn.
-  bool finished(const Lane& lane) const { return lane.queue.length == 0 || (spec.select != Select::kWithoutReplacement && !(lane.total() > 0)); }
+  bool finished(const Lane& lane) const {
+    return lane.out == 0 && (lane.queue.length == 0 || (spec.select != Select::kWithoutReplacement && !(lane.total() > 0)));
+  }
   // The lane goes, with its draws and its weight.
   void remove(Lane* lane);
 
@@ -57,9 +86,16 @@ struct Table {
   // or the limiter says no: nothing changes then.
   bool choose(size_t batch, int64_t version, uint32_t* chosen, double* weights, Population* from);
   // What was chosen has been read: its ticket is open, or without one (0) it counts as confirmed.
-  void deliver(uint64_t ticket, const uint32_t* chosen, size_t batch);
-  void confirm(uint64_t ticket);
-  void put_back(uint64_t ticket);
+  void deliver(const Actors& actors, uint64_t ticket, const uint32_t* chosen, size_t batch);
+  void confirm(const Actors& actors, uint64_t ticket);
+  void put_back(const Actors& actors, uint64_t ticket);
+  // Whether an item gives so many draws and no more: then those that learners have and may give back are known by their items.
+  bool counts_draws() const { return whole() ? spec.max_times_sampled > 0 : spec.select == Select::kWithoutReplacement; }
+  // Draws that learners have not confirmed, of those that the limiter counts.
+  uint64_t open_draws() const;
+  // Replay::progress and advance. Batches that are not confirmed count as put back.
+  void progress(Progress* out);
+  void advance(const Actors& actors, const Progress& to);
   Reason why_not(size_t batch, int64_t version);
 
   // Learners' raw priorities (DEFINITIONS 7, closed loop): w_now and W at once, the actors by feedback.
@@ -89,6 +125,13 @@ struct Table {
   // The actors that are to be told that they may do more. O(actors).
   std::vector<uint64_t> waiting_for_word() const;
 
+  // What is not by item or by lane.
+  template <class A>
+  void fields(A& archive) {
+    archive(drawn, inserted, stale, refused, evicted, starved, aged, deleted, returned, exhausted, newest_of, last_scale, youngest);
+    archive(limiter, gates, random, caches);
+  }
+
   TableStats stats() const;
   // I3 to I9 of this table, needs[slot] as in Items::check; what is broken, or "".
   std::string check(uint32_t* needs) const;
@@ -110,6 +153,8 @@ struct Table {
   uint64_t drawn = 0, inserted = 0, stale = 0, refused = 0, evicted = 0, starved = 0;  // starved: by lanes that are gone
   uint64_t departed = 0;                                                               // lanes whose actors have left
   uint64_t aged = 0, deleted = 0, returned = 0, exhausted = 0;                         // returned: draws put back
+  bool notes = false;                                                                  // for progress():
+  std::vector<uint64_t> confirmed, decayed;                                            // keys of draws since the last one
 
  private:
   void find(const uint64_t* keys, size_t n, uint32_t* found) const;

@@ -27,10 +27,14 @@ TableStats Table::stats() const {
   stats.limited = limiter.on();
   stats.sampled = limiter.sampled_so_far();
   stats.ahead = limiter.ahead();
+  stats.notes_bytes = ages.notes() * sizeof(uint64_t);
   double age_sum = 0;
   uint64_t age_draws = 0;
   for (const auto& lane : lanes.all()) {
     stats.starved += lane->starved;
+    stats.feedback_bytes += lane->feedback_bytes();
+    stats.told_bytes += lane->told_bytes();
+    if (lane->raised) stats.changes_bytes += lane->raised->bytes();
     const uint64_t wanted = whole() ? 0 : caches.wanted(*lane);
     stats.actors.push_back({lane->name, lane->actor, lane->total(), lane->population(), lane->queue.length, wanted, lane->drawn, lane->received,
                             lane->starved, lane->left});
@@ -56,6 +60,9 @@ std::string Table::check(uint32_t* needs) const {
     return "";
   }
   std::vector<uint32_t> pins(items.places());
+  deliveries.each([&](const Deliveries::Batch& batch) {
+    for (const uint64_t key : batch.keys) ++pins[items.find(key)];
+  });
   if (std::string broken = caches.check(pins.data()); !broken.empty()) return spec.name + ": " + broken;
   for (uint32_t item = 0; item < items.places(); ++item) {
     if ((items.live(item) ? items.pins(item) : 0) != pins[item]) {

@@ -81,11 +81,12 @@ __attribute__((target("avx512f,lzcnt"))) void descend_avx512(const double* start
                                                              uint32_t* at) {
   alignas(64) double made[8];
   for (size_t k = 0; k < n; ++k) {
-    const double* node = starts + size_t{at[k]} * 8;
-    if (!starts) {
+    const double* node = made;
+    if (starts) {
+      node = starts + size_t{at[k]} * 8;
+    } else {
       const __m512d x = _mm512_load_pd(sums + size_t{at[k]} * 8);
       _mm512_store_pd(made, starts_avx512(x, prefix_avx512(x)));
-      node = made;
     }
     const unsigned reached = _mm512_cmp_pd_mask(_mm512_load_pd(node), _mm512_set1_pd(mass[k]), _CMP_LE_OQ);
     const unsigned child = 31 - __builtin_clz(reached | 1);

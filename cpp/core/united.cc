@@ -118,8 +118,7 @@ bool United::draw(size_t batch, int64_t version, Random* random, uint32_t* items
   for (size_t i = 0; i < batch; ++i) weights[i] = bounded() ? full_weight(items[i]) : tree_->weight(items[i]);
   if (spec_->decay < 1) {
     for (size_t i = 0; i < batch; ++i) {
-      items_->set_factor(items[i], std::max(items_->factor(items[i]) * spec_->decay, 1 / kLargestFactor));
-      touch(items[i]);
+      decay(items[i]);
     }
     flush();
   }
@@ -199,6 +198,18 @@ bool United::draw_ordered(size_t batch, int64_t version, uint32_t* items) {
 bool United::confirm(uint32_t item) {
   items_->count(item, 0, -1);
   return items_->flying(item) == 0 && left(item) == 0;
+}
+
+bool United::use_up(uint32_t item) {
+  if (left(item) == 0) return false;
+  if (drawable_[item]) --draws_left_;
+  items_->count(item, 1, 0);
+  return left(item) == 0 && items_->flying(item) == 0;
+}
+
+void United::decay(uint32_t item) {
+  items_->set_factor(item, std::max(items_->factor(item) * spec_->decay, 1 / kLargestFactor));
+  touch(item);
 }
 
 void United::take_back(uint32_t item) {

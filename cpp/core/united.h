@@ -54,6 +54,9 @@ class United {
   // One flying draw of an item is confirmed; true: it was the last that the item could give. Or it is taken back.
   bool confirm(uint32_t item);
   void take_back(uint32_t item);
+  // A draw of it is made that is confirmed at once; true as of confirm(). The item has been drawn once more as to its weight.
+  bool use_up(uint32_t item);
+  void decay(uint32_t item);
 
   // I9, while no push is under way; what is broken, or "".
   std::string check() const;

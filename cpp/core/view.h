@@ -88,7 +88,8 @@ class View {
   // Adds, for streams that have lost their oldest steps since it was last said, what is left: draws of the others that wait at the server are not
   // made any more. Without replacement what was sent stays sent.
   void tell_floors(Payload* payload);
-  void forget_server();  // nothing is held there; feedback counts from 1 again
+  // Another server: nothing is held there; feedback counts from 1 again. With the same streams what was sent stays sent.
+  void forget_server(bool same_streams);
   void unsent(uint64_t* items, uint64_t* bytes) const;
   ViewStats stats() const;
   uint64_t bytes() const;  // memory touched, without the lists

@@ -182,20 +182,22 @@ void View::tell_floors(Payload* payload) {
   }
 }
 
-void View::forget_server() {
+void View::forget_server(bool same_streams) {
+  const bool owes = same_streams && !weighs_;  // a union is to have every item
   for (uint64_t slot = 0; slot < episodes_.touched(); ++slot) {
     Item& item = items_[slot];
-    item.held = item.asked = false;
-    if (weighs_ && item.spent) {
+    item.held = false;
+    item.asked = item.asked && owes;
+    if (weighs_ && item.spent && !same_streams) {
       item.spent = false;
       touch(static_cast<uint32_t>(slot));
     }
   }
   held_ = applied_ = inserted_told_ = short_told_ = 0;
-  // A limiter counts what is new: not again what the server of before has been told of.
-  inserted_ = weighs_ ? 0 : queue_.size();
+  // A limiter counts what is new: not again what the server of before has been told of. With the same streams the server sees to that.
+  if (!same_streams) inserted_ = weighs_ ? 0 : queue_.size();
   newest_told_ = 0;
-  asked_.clear();
+  if (!owes) asked_.clear();
   gone_.clear();
   floors_told_.clear();
   empty_told_ = false;
