@@ -50,6 +50,11 @@ class ControlStub(object):
                 request_serializer=memsvc__proto_dot_control__pb2.ConfigureRequest.SerializeToString,
                 response_deserializer=memsvc__proto_dot_control__pb2.TableInfoReply.FromString,
                 _registered_method=True)
+        self.Checkpoint = channel.unary_unary(
+                '/memsvc.v1.Control/Checkpoint',
+                request_serializer=memsvc__proto_dot_control__pb2.CheckpointRequest.SerializeToString,
+                response_deserializer=memsvc__proto_dot_control__pb2.CheckpointReply.FromString,
+                _registered_method=True)
 
 
 class ControlServicer(object):
@@ -77,6 +82,14 @@ class ControlServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Checkpoint(self, request, context):
+        """Takes a snapshot while traffic goes on, and answers once it is on disk. FAILED_PRECONDITION: durability is off; UNAVAILABLE: the disk does not
+        take it, and the snapshots before stay.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -94,6 +107,11 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.Configure,
                     request_deserializer=memsvc__proto_dot_control__pb2.ConfigureRequest.FromString,
                     response_serializer=memsvc__proto_dot_control__pb2.TableInfoReply.SerializeToString,
+            ),
+            'Checkpoint': grpc.unary_unary_rpc_method_handler(
+                    servicer.Checkpoint,
+                    request_deserializer=memsvc__proto_dot_control__pb2.CheckpointRequest.FromString,
+                    response_serializer=memsvc__proto_dot_control__pb2.CheckpointReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -178,6 +196,33 @@ class Control(object):
             '/memsvc.v1.Control/Configure',
             memsvc__proto_dot_control__pb2.ConfigureRequest.SerializeToString,
             memsvc__proto_dot_control__pb2.TableInfoReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Checkpoint(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/memsvc.v1.Control/Checkpoint',
+            memsvc__proto_dot_control__pb2.CheckpointRequest.SerializeToString,
+            memsvc__proto_dot_control__pb2.CheckpointReply.FromString,
             options,
             channel_credentials,
             insecure,

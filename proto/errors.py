@@ -6,6 +6,8 @@ MemsvcError
   PriorityError        a priority is NaN, infinite or negative; `.keys` says which, where keys are known
   UnknownTable         no table of that name; the message lists those there are
   ProtocolError        a message is malformed, or of another wire version
+  Forbidden            the server refuses this client's key, or its role may not do this (`.key`, `.role`, `.asked`, `.allowed`)
+  Gap                  a numbered push has come before another that it follows (`.expected`)
   Closed               the object was closed, or the server is going down
   UsedAfterFork        a client was used in a child process
   TimedOut             a blocking call ran out of time; also a TimeoutError
@@ -68,6 +70,18 @@ class ProtocolError(MemsvcError):
     """A message is malformed, foreign, or of another wire version."""
 
     code = "protocol"
+
+
+class Forbidden(MemsvcError):
+    """The server does not know this client's key, or the key's role may not do what was asked: `key`, `role`, `asked`, `allowed` (roles) tell."""
+
+    code = "forbidden"
+
+
+class Gap(MemsvcError):
+    """A numbered push has come, and one before it has not: `expected` is the number that the server waits for."""
+
+    code = "gap"
 
 
 class Closed(MemsvcError):

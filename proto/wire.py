@@ -9,18 +9,25 @@ A seq is the sender's own, from 1; an answer repeats the seq of what it answers.
 
     door, actor or learner -> server
       HELLO     meta {role "actor" | "learner" | "viewer", name, pid, host, envs, versions {topic: newest seen}, epoch of the last server or ""};
-                an actor adds {topic}, whose newest version its items' staleness is judged by; a learner on the draw link adds {table, batch}:
-                the number of its table and the size of its batches
-      PUSH      table; body: a cache (cpp/core/cache.h); a = steps added so far
+                an actor adds {topic}, whose newest version its items' staleness is judged by, and {session: 16 hex digits of this client object,
+                streams: those it has, [] at first, first: number of its oldest push without an acknowledgement, fed: number of the newest
+                FEEDBACK it has had}; a learner on the draw link adds {table, batch}: the number of its table and the size of its batches
+      PUSH      table; body: a cache (cpp/core/cache.h); a = steps added so far; b = number of this push, from 1 in a session, over all tables.
+                Sent again it has the same seq, number and body
       FETCH     meta {topic}; asks for the newest parameters
-      BYE       the client leaves; the server answers BYE
-      PING      the server answers PONG with the same seq and meta {member}: whether it knows this client (else: say HELLO again)
+      BYE       the client leaves; the server answers BYE, to an actor with meta {stored} as PONG's, once what it has pushed is stored
+      PING      the server answers PONG with the same seq and meta {member: whether it knows this client (else: say HELLO again), stored: of an
+                actor: number of the newest push that it has taken, which is no acknowledgement: what was sent before the PING and is above was lost;
+                waits: why nothing is acknowledged now, where that is so}
       STATS     asks for STATS
       CONFIGURE as at the draw link
     door, server -> client
       WELCOME   meta {wire, epoch, schema [[name, dtype, shape]], tables [settings], actor, streams [id], draw, params (addresses),
-                beside (name of the socket for shared memory, "": none), versions {topic: newest}}
-      ACK       answers PUSH, or unasked with the seq of the last PUSH seen; table; a = draws wanted beyond those queued at the server, or, where
+                beside (name of the socket for shared memory, "": none), versions {topic: newest}}, and token where the server has keys: what the
+                requests at that socket have to tell; to an actor also {resumed: its session is known,
+                so all that it was told holds, stored: number of the newest push that this server has of it}
+      ACK       answers PUSH, or unasked with the seq of the last PUSH seen; f = number of the newest push that is stored for good, as are all before
+                it; table; a = draws wanted beyond those queued at the server, or, where
                 capacity.when_full is "block", items that may be sent beyond those of that PUSH; b = number of missing keys; body: u64[b] missing
                 keys, then u64 evicted keys; with a rate limiter (DEFINITIONS 9) meta {allowed: items that this actor may have inserted in all,
                 ahead: items by which all actors are ahead of the learners}
@@ -31,7 +38,10 @@ A seq is the sender's own, from 1; an answer repeats the seq of what it answers.
       CONFIGURED as at the draw link
       SHARED    the last message by the socket while shared memory (memsvc/beside.py) stands, but for those that it announces: said by the client when
                 it has handed the memory over, and then by the server; the same at the draw link
-      ERROR     meta {code, message, details}; answers the message of that seq (0: none); details {hello: true}: say HELLO again
+      PART      either way, at the draw link too: body: a piece of the frame of a larger message of that seq; a = where it begins in that frame, b =
+                bytes of the frame (parts.py)
+      ERROR     meta {code, message, details}; answers the message of that seq (0: none); details {hello: true}: say HELLO again. To a PUSH: code
+                "gap", details {expected}: the number to go on from; "server": it may be sent again; any other: it is refused for good
     draw, learner -> server
       SAMPLE    table; a = batch size; f = seconds that the server may keep it waiting before it answers WAIT; b = 1 + the slot of shared memory in
                 which the batch is wanted, 0: in the answer; meta {min_version} where only items of at least that version count
@@ -41,7 +51,7 @@ A seq is the sender's own, from 1; an answer repeats the seq of what it answers.
       GET       table; b = n, at most 65,536; body: u64[n] keys
       DELETE    table; b = n, at most 65,536; body: u64[n] keys
       CONFIGURE table; meta {path inside the table, as in "priority.exponent": value}
-      PUBLISH   meta {topic}; body: a safetensors blob
+      PUBLISH   meta {topic, once: the sender's mark of this publication, the same if it is said again, or ""}; body: a safetensors blob
       HELLO, BYE, PING, STATS as at the door
     draw, server -> learner
       BATCH     table; a = batch size, b = N, f = W; body: the columns, each at a multiple of 64 (TableSpec.layout); no body: they are in the slot
@@ -67,7 +77,7 @@ from typing import Any
 
 from .errors import ProtocolError
 
-VERSION = 3
+VERSION = 4
 ALIGN = 64
 HEADER_BYTES = 64
 MAX_MESSAGE_BYTES = 1 << 36  # no length beyond this is believed
@@ -109,6 +119,7 @@ class Kind(IntEnum):
     CONFIGURE = 26
     CONFIGURED = 27
     SHARED = 28
+    PART = 29
 
 
 @dataclass(slots=True)
@@ -137,10 +148,14 @@ def _header(message: Message, size: int, meta: int) -> bytes:
 
 def pack(message: Message) -> bytes:
     """The frame of `message`; its body is copied. For large bodies see `pack_into`."""
-    meta = json.dumps(message.meta, separators=(",", ":")).encode() if message.meta else b""
-    padding = bytes(align(len(meta)) - len(meta))
     body = message.body if isinstance(message.body, memoryview) and message.body.format == "B" and message.body.contiguous else bytes(message.body)
-    return b"".join((_header(message, align(len(meta)) + len(body), len(meta)), meta, padding, body))
+    return b"".join((pack_head(message, len(body)), body))
+
+
+def pack_head(message: Message, body_bytes: int) -> bytes:
+    """The beginning of its frame, before a body of so many bytes."""
+    meta = json.dumps(message.meta, separators=(",", ":")).encode() if message.meta else b""
+    return b"".join((_header(message, align(len(meta)) + body_bytes, len(meta)), meta, bytes(align(len(meta)) - len(meta))))
 
 
 def pack_into(message: Message, frame: Any) -> None:
@@ -157,10 +172,11 @@ def unpack(frame: Any) -> Message:
     view = memoryview(frame).cast("B")
     if view.nbytes < HEADER_BYTES:
         raise ProtocolError(f"a frame of {view.nbytes} bytes is shorter than the header's {HEADER_BYTES}")
-    magic, version, kind, seq, size, a, b, f, table, meta_bytes, zero, crc = _HEADER.unpack(view[:HEADER_BYTES])
+    head = bytes(view[:HEADER_BYTES])  # once: in shared memory the sender could change it between two looks
+    magic, version, kind, seq, size, a, b, f, table, meta_bytes, zero, crc = _HEADER.unpack(head)
     if magic != _MAGIC:
         raise ProtocolError(f"a frame begins with {magic!r}, not {_MAGIC!r}: the peer does not speak memsvc")
-    if zlib.crc32(view[:60]) != crc or zero:
+    if zlib.crc32(head[:60]) != crc or zero:
         raise ProtocolError("a frame's header fails its checksum")
     if version != VERSION:
         raise ProtocolError(f"the peer speaks wire version {version}, this side {VERSION}: install the same memsvc on both")
