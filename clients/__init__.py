@@ -3,6 +3,7 @@
 from memsvc_proto.errors import (
     Closed,
     ConfigError,
+    Forbidden,
     MemsvcError,
     NotReady,
     PriorityError,
@@ -31,6 +32,7 @@ __all__ = [
     "Closed",
     "ConfigError",
     "Endpoint",
+    "Forbidden",
     "Learner",
     "Link",
     "MemsvcError",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,8 @@ from .handover import Handover
 from .link import endpoint_of
 from .params import Params
 from .pusher import Pusher, Unsent
-from .seam import Endpoint
+from .seam import Endpoint, Link
+from .spool import Spool
 from .topics import checked
 from .welcome import greet, hello_message, unique_name
 
@@ -32,7 +34,12 @@ class Actor:
     `envs`: environments, each a stream of its own. `timeout`: seconds for the handshake here (Unreachable), and the longest that `add` waits for room
     (WindowFull). `window_bytes`: most that is sent without an acknowledgement; `message_bytes`: size of a full message; `topic`: of the parameters
     that choose its actions (`params` can follow others too): by its newest version the staleness of this actor's steps is judged (DEFINITIONS 10).
-    `seed`: of the draws, by default from the system.
+    `seed`: of the draws, by default from the system. `keys`: the key file, for a server that asks for one (ZmqEndpoint).
+
+    `spool`: a folder of this actor alone, made if it is missing, in which its pushes lie until they are acknowledged, at most `spool_bytes` of them
+    (then `add` waits as with a full window): so outages of the server, and this process's death, cost nothing that was pushed. What an earlier actor
+    has left there is sent first, in the background, under its own name and session. ConfigError where another actor uses the folder, where it cannot
+    be written to, or where what is in it does not fit the server's schema and tables (nothing is deleted).
 
     Threads may share an actor. After a fork every call in the child but `close` raises UsedAfterFork: make a new one there. A pickled actor is its
     address and settings; unpickling connects at once, under a name of its own.
@@ -48,12 +55,17 @@ class Actor:
         message_bytes: int = 1_000_000,
         topic: str = "default",
         seed: int | None = None,
+        keys: str | os.PathLike[str] | None = None,
+        spool: str | os.PathLike[str] | None = None,
+        spool_bytes: int = 1 << 30,
     ) -> None:
-        for setting, value, least in (("envs", envs, 1), ("window_bytes", window_bytes, 1), ("message_bytes", message_bytes, 1024)):
+        sizes = (("window_bytes", window_bytes, 1), ("message_bytes", message_bytes, 1024), ("spool_bytes", spool_bytes, 1 << 16))
+        for setting, value, least in (("envs", envs, 1), *sizes):
             if not isinstance(value, (int, np.integer)) or value < least:
                 raise ConfigError(f"{setting}: expected an integer of at least {least}, got {value!r}")
-        self._endpoint: Endpoint = endpoint_of(address)
+        self._endpoint: Endpoint = endpoint_of(address, keys)
         self._settings = {"envs": envs, "timeout": timeout, "window_bytes": window_bytes, "message_bytes": message_bytes, "topic": topic}
+        self._settings |= {"spool": spool, "spool_bytes": spool_bytes}
         self._named = name
         if name is not None and (not isinstance(name, str) or not 0 < len(name) <= 256):
             raise ConfigError(f"name: expected a string of 1 to 256 characters, got {name!r:.60}")
@@ -62,13 +74,22 @@ class Actor:
         self._version = -1
         self._closing = threading.Lock()
         self._unsent: Unsent | None = None
-        link = self._endpoint.connect("door")
+        kept = None if spool is None else Spool(spool, spool_bytes, self.name)
+        link: Link | None = None
         try:
-            welcome = greet(link, hello_message(1, "actor", self.name, envs, topic=checked(topic)), timeout, str(self._endpoint))
+            link = self._endpoint.connect("door")
+            session = f"{secrets.randbits(64) or 1:016x}"
+            hello = hello_message(1, "actor", self.name, envs, topic=checked(topic), session=session, streams=[], first=1, fed=0)
+            welcome = greet(link, hello, timeout, str(self._endpoint))
+            if kept is not None:
+                kept.check(welcome.lasting(), str(self._endpoint))
             self._weighted = any(settings["actor"].get("episode_weights") for settings in welcome.tables)
             memory = Memory(welcome.schema, welcome.specs, welcome.streams, int.from_bytes(os.urandom(8), "little") if seed is None else seed)
         except BaseException:
-            link.close()
+            if link is not None:
+                link.close()
+            if kept is not None:
+                kept.close()
             raise
         this = weakref.ref(self)
 
@@ -90,6 +111,8 @@ class Actor:
             window_bytes=window_bytes,
             message_bytes=message_bytes,
             on_failure=failed,
+            session=session,
+            spool=kept,
         )
         # An actor that is dropped, or left open at the end of the program, still sends what it has.
         self._finalizer = weakref.finalize(self, self._pusher.close, 2.0)
@@ -171,7 +194,8 @@ class Actor:
         self._pusher.ended()
 
     def flush(self, timeout: float = 30.0) -> None:
-        """Waits until the server has acknowledged everything that is final (`select = "all"`), and the current totals of tables with caches.
+        """Waits until the server has acknowledged everything that is final (`select = "all"`), and the current totals of tables with caches; with a
+        spool, also what earlier actors have left there.
 
         Raises Unreachable, Closed, and WindowFull where a table with when_full = "block" has had no room for it. What is not final yet (the last n-1
         steps of an unfinished episode) is sent when it is.
@@ -195,8 +219,9 @@ class Actor:
         return Follower.read(blob)
 
     def stats(self) -> dict[str, Any]:
-        """Bytes and counts of every queue: `memory` (memsvc_core.Memory.stats), `window`, `pushes` by table, `params` (of the own topic),
-        `topics` (of others), `silent_s` since the server was heard, `transport` as in Learner.stats.
+        """Bytes and counts of every queue: `memory` (memsvc_core.Memory.stats), `window`, `pushes` by table, `outbox` (its pushes:
+        sent = acknowledged + pending + refused + lost, and `gone` of those acknowledged), `params` (of the own topic), `topics` (of others),
+        `silent_s` since the server was heard, `transport` as in Learner.stats; `spool` where there is one (Spool.stats).
         """
         return {"name": self.name, "memory": self._memory.stats(), **self._pusher.stats()}
 

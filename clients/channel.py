@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
@@ -104,12 +105,13 @@ class Channel:
         self._owed = 0  # marks read whose messages have not come by the socket; below 0: messages whose marks have not
         self._owed_since = 0.0
         self._opened = time.monotonic()
+        self._kept: deque[tuple[int, int]] = deque()  # (seq, place in the ring) of frames that are to stay
         self._held: Raw = None  # came by the socket, and is to wait for what was written into the ring before it
 
     @classmethod
-    def open(cls, name: str, link: str, identity: bytes, plan: Plan, timeout: float = 2.0) -> Channel | None:
+    def open(cls, name: str, link: str, identity: bytes, plan: Plan, timeout: float = 2.0, token: str = "") -> Channel | None:
         """A channel beside the connection that the server knows by `identity`; None, with one line in the log, where there can be none. Waits at most
-        twice `timeout` seconds.
+        twice `timeout` seconds. `token`: what WELCOME has told, where the server has keys.
         """
         memory = None
         side = Side.connect(name, timeout)
@@ -118,7 +120,7 @@ class Channel:
             return None
         try:
             memory = MemoryFile.make(plan.bytes, touch=_PAGE)  # the rings are touched as far as they are used
-            side.ask({"ask": "channel", "link": link, "identity": identity.hex(), **plan._asdict()}, [memory.fd])
+            side.ask({"ask": "channel", "link": link, "identity": identity.hex(), "token": token, **plan._asdict()}, [memory.fd])
             side.socket.setblocking(False)
             # A small batch is there sooner than a sleeper is woken; an actor waits for nothing in particular; on one core nobody else could work.
             soon = link == "draw" and plan.slot_bytes <= _SOON_BYTES and len(os.sched_getaffinity(0)) > 1
@@ -134,12 +136,29 @@ class Channel:
         """Where a frame of at most `size` bytes can be made that `send` does not copy then; None: no room now."""
         return self._up.reserve(size)
 
-    def send(self, raw: Raw) -> bool:
-        """Sends a whole frame; False where it must go by the socket: then, if there is `room`, it is to be announced by `mark` afterwards."""
+    def send(self, raw: Raw, seq: int = 0) -> bool:
+        """Sends a whole frame; False where it must go by the socket: then, if there is `room`, it is to be announced by `mark` afterwards.
+
+        `seq` > 0: it stays as it is until `let_go` of it.
+        """
+        at = self._up.written if seq else 0
         sent = self._up.push(raw)
         if sent == 2:
             self._wake()
+        if seq and sent:
+            if not self._kept:
+                self._up.keep(at)
+            self._kept.append((seq, at))
         return sent > 0
+
+    def let_go(self, seq: int) -> None:
+        """Frames of messages up to `seq` may be written over, once they have been read."""
+        kept = self._kept
+        if not kept or kept[0][0] > seq:
+            return
+        while kept and kept[0][0] <= seq:
+            kept.popleft()
+        self._up.keep(kept[0][1] if kept else None)
 
     def room(self) -> bool:
         """Whether a message by the socket can be announced."""

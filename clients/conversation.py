@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from memsvc_proto.errors import MemsvcError, WindowFull
-from memsvc_proto.wire import Kind, Message
+from memsvc_proto.errors import Closed, MemsvcError, WindowFull
+from memsvc_proto.wire import HEADER_BYTES, Kind, Message
 from numpy.typing import NDArray
 
 from .batch import Batch, Layout
@@ -22,12 +22,14 @@ from .seam import Endpoint, Link
 from .slots import SPARE
 from .stock import Ready, Stock
 from .turn import Turn
+from .updates import Updates
 from .waiting import Waiting
 from .welcome import Welcome, changed, find_table, greet, hello_message, refusal, say_bye
 
 ASK_S = 1.0  # the longest that the server keeps a request before it says why it waits
 SILENT_S = 3.0  # silence in which an answer was due: the server is greeted anew
 _REGREET_S = 30.0
+_LOST_S = 30.0  # silence of a connection that stands, after which a request counts as lost
 _UP_BYTES = 1 << 20  # of the rings in memory shared with a server of this host; priorities of 30,000 items are still one message of it
 _DOWN_BYTES = 1 << 18
 
@@ -42,6 +44,7 @@ class Conversation(Excuses):
         self.where = str(endpoint)
         self.counts = {"sampled": 0, "updates": 0, "applied": 0, "stale": 0, "refused": 0, "errors": 0}
         self.stock = Stock()
+        self.updates = Updates()
         self.turn = Turn(self._wake, f"learner {name!r}")
         self._endpoint, self._name, self._batch_size, self._timeout = endpoint, name, batch_size, timeout
         self._slots = ahead + SPARE
@@ -73,7 +76,8 @@ class Conversation(Excuses):
         self._patience = SILENT_S
         self._hello_seq = 0  # of the HELLO whose answer counts
         self._joined = 1
-        self._parted = False  # the draw link's memory had ended when this was last looked at
+        self._whole = self._links()  # how the links were when the server was joined
+        self._noticed = self._whole  # and when this was last looked at
 
     # Out.
 
@@ -84,9 +88,7 @@ class Conversation(Excuses):
 
     def ask(self, ahead: int, timeout: float, min_version: int | None = None) -> None:
         """Asks for batches until `ahead` of this `min_version` are here or on their way."""
-        if self.draw.parted:  # batches may come from a new server by now, by its socket: its memory is better
-            self.listen(0)
-            self._greet_anew(time.monotonic())
+        self.mend()
         for _ in range(self.stock.missing(ahead, min_version)):
             seq = self.next()
             # Half of a short wait, so that the server's reason comes before its end.
@@ -98,7 +100,16 @@ class Conversation(Excuses):
                 self.draw.send(Message(Kind.SAMPLE, seq, self.table, self._batch_size, 1 + number, patience, meta))
             except WindowFull:
                 return  # priorities fill the queue while the server is away: who waits for a batch finds that out, and greets it anew
+            self._expect()
             self.stock.ask(seq, min_version, self.follower.newest, frame)
+
+    def mend(self) -> None:
+        """Greets the server anew where a connection has broken, or shared memory has ended, though messages flow again: some may be lost; and where
+        batches come from a new server by its socket its memory is better.
+        """
+        if self._links() != self._whole:
+            self.listen(0)
+            self._greet_anew(time.monotonic())
 
     def returned(self, one: Ready) -> None:
         """This batch is its caller's now. Where the table counts what was delivered, the server hears so; else it would give the items out again when
@@ -130,9 +141,14 @@ class Conversation(Excuses):
         self._tell(one, True)
         return True
 
-    def _tell(self, one: Ready, back: bool) -> None:
+    @property
+    def _counted(self) -> bool:
+        # Whether the server counts what was delivered.
         limits = self.settings["limits"]
-        if one.seq and (limits.get("max_times_sampled", 0) > 0 or limits.get("samples_per_insert", 0) > 0):
+        return bool(limits.get("max_times_sampled", 0) > 0 or limits.get("samples_per_insert", 0) > 0)
+
+    def _tell(self, one: Ready, back: bool) -> None:
+        if one.seq and self._counted:
             self._taken.append((one.seq, back))
         self._tell_taken()
 
@@ -143,6 +159,32 @@ class Conversation(Excuses):
                 self.draw.send(Message(Kind.TAKEN, self.next(), self.table, seq, int(back)))
                 self._taken.popleft()
 
+    def update(self, frame: NDArray[np.uint8]) -> None:
+        """Sends new priorities: frame[64:] has u64[n] keys, then f64[n]. Waits as `send`; WindowFull: they were not sent, nor will be."""
+        waiting: Waiting | None = None
+        self.mend()
+        self.updates.add(frame)
+        while not self._send_updates():
+            waiting = waiting or Waiting(f"update_priorities() of learner {self._name!r}", self._timeout)
+            try:
+                self._make_room(waiting)
+            except BaseException as error:
+                if self.updates.withdraw(frame) or not isinstance(error, WindowFull):
+                    raise
+
+    def _send_updates(self) -> bool:
+        # False: what is left can be sent when the queue has room.
+        due = self.updates.due
+        try:
+            while due:
+                frame, seq = due[0], self.next()
+                body = frame[HEADER_BYTES:]
+                self.draw.send(Message(Kind.UPDATE, seq, self.table, b=body.nbytes // 16, body=body), frame)
+                self.updates.sent(seq)
+        except WindowFull:
+            return False
+        return True
+
     def send(self, message: Message, frame: NDArray[np.uint8] | None = None) -> None:
         """Sends over the draw link, and waits where its queue is full; WindowFull when that lasts for the learner's timeout."""
         waiting: Waiting | None = None
@@ -151,11 +193,15 @@ class Conversation(Excuses):
                 return self.draw.send(message, frame)
             except WindowFull:
                 waiting = waiting or Waiting(f"{message.kind.name} of learner {self._name!r}", self._timeout)
-                wait = waiting.slice(self.reason)
-                if wait <= 0:
-                    raise
-                self.take(wait)
-                self.look_around(waiting)
+                self._make_room(waiting)
+
+    def _make_room(self, waiting: Waiting) -> None:
+        # Waits until more can be sent, perhaps.
+        wait = waiting.slice(self.reason)
+        if wait <= 0:
+            raise WindowFull(f"{waiting.what} waited {waiting.timeout:g} s for its queue, which is full: {self._silence()}")
+        self.take(wait)
+        self.look_around(waiting)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -172,6 +218,8 @@ class Conversation(Excuses):
 
     def take(self, wait: float) -> None:
         """Waits for a message of the draw link, and takes what else is there, up to the next batch."""
+        if self.updates.due:
+            self._send_updates()
         message = self.draw.receive(wait)
         while message is not None:
             self._heard = self._heard_draw = time.monotonic()
@@ -181,6 +229,7 @@ class Conversation(Excuses):
                     message.body = frame
                 self.stock.came(message.seq, self.layout.read(message), frame)
                 return
+            self.updates.answered(message.seq)
             asked = message.seq in self.stock.asked
             min_version = self.stock.answered(message.seq)
             if message.kind is Kind.WAIT:
@@ -205,9 +254,10 @@ class Conversation(Excuses):
             if message.kind in (Kind.NOTICE, Kind.PARAMS):
                 self.follower.heard(message)
             elif message.kind is Kind.WELCOME:
-                # A server that was only slow has answered the draw link since, and of several HELLOs to one that was away the last counts: an
-                # older answer, perhaps of an older server, names a draw address that may be dead.
-                slow = message.meta.get("epoch") == self._welcome.epoch and self._heard_draw > self._greeted and not self.draw.parted
+                # Where no connection has broken nothing is lost: the server, or the network, is slow. Of several HELLOs to a server that was away
+                # the last counts: an older answer, perhaps of an older server, names a draw address that may be dead.
+                quiet = time.monotonic() - max(self._heard_draw, self.draw.moved)
+                slow = message.meta.get("epoch") == self._welcome.epoch and quiet < _LOST_S and self._links() == self._whole
                 if message.seq == self._hello_seq and not slow:
                     self._rejoin(Welcome.read(message))
             else:
@@ -221,7 +271,8 @@ class Conversation(Excuses):
         with self.turn:
             seq = self.next()
             self._answers[seq] = None
-            joined = self._joined
+            joined, forgotten = self._joined, False
+            self._expect()
             send(seq)
         try:
             while True:
@@ -235,6 +286,14 @@ class Conversation(Excuses):
                         self.look_around(waiting)
                         message = self._answers[seq]
                 if message is not None:
+                    if message.kind is Kind.ERROR and not forgotten and (message.meta.get("details") or {}).get("hello"):
+                        # A server forgets a learner that has been silent for many minutes.
+                        forgotten = True
+                        with self.turn:
+                            self._answers[seq] = None
+                            self.draw.send(self._draw_hello(self.next(), self._seen()))
+                            send(seq)
+                        continue
                     if message.kind is Kind.ERROR:
                         raise refusal(message)
                     return message
@@ -242,21 +301,27 @@ class Conversation(Excuses):
                     raise self.unreachable(waiting)
         finally:
             self._answers.pop(seq, None)
+            with contextlib.suppress(Closed), self.turn:
+                self.draw.withdraw(seq)
 
     def fetch(self, fetch: Message) -> None:
         """Makes the follower's request: its answer is here at once, in shared memory, or comes over the door link."""
-        answer = self.handover.fetch(fetch, self.follower)
-        if answer is None:
-            self.door.send(fetch)
-        else:
-            self.follower.heard(answer)
+        try:
+            answer = self.handover.fetch(fetch, self.follower)
+            if answer is None:
+                self.door.send(fetch)
+            else:
+                self.follower.heard(answer)
+        except BaseException:  # Ctrl-C, say: it was not asked, and has to be
+            self.follower.asked_at = -1.0
+            raise
 
     def look_around(self, waiting: Waiting) -> None:
-        """While a call waits: greets a server that has been silent for too long, or whose shared memory has ended. It answers when it is back,
-        perhaps with another draw address.
+        """While a call waits: greets a server that has been silent for too long, or whose connection or shared memory has ended. It answers when it
+        is back, perhaps with another draw address; then everything that has no answer is asked for and sent again.
         """
         now = time.monotonic()
-        if not self.draw.parted and now - max(self._heard, waiting.began) < SILENT_S:
+        if self._links() == self._whole and now - max(self._heard, self.draw.moved, waiting.began) < SILENT_S:
             return
         joined = self._joined
         self.listen(0)  # the answer to an earlier HELLO may have come behind something else: only that of the last one counts
@@ -268,8 +333,8 @@ class Conversation(Excuses):
         self.listen(0)
 
     def _greet_anew(self, now: float) -> None:
-        ended, self._parted = self.draw.parted and not self._parted, self.draw.parted
-        if now - self._greeted < self._patience and not ended:
+        noticed, self._noticed = self._noticed, self._links()
+        if now - self._greeted < self._patience and self._noticed in (noticed, self._whole):
             return
         # Rarer and rarer: all of them arrive when it is back.
         self._greeted, self._patience = now, min(_REGREET_S, 2 * self._patience)
@@ -280,7 +345,7 @@ class Conversation(Excuses):
     @property
     def silent(self) -> bool:
         """See Excuses."""
-        return time.monotonic() - self._heard >= SILENT_S
+        return time.monotonic() - max(self._heard, self.draw.moved) >= SILENT_S
 
     def close(self, timeout: float) -> bool:
         """Without the turn: ends it, says BYE, and closes the links within `timeout`. False where another thread did not let go in time."""
@@ -314,15 +379,30 @@ class Conversation(Excuses):
         if not self._welcome.same_tables(welcome):
             raise changed(self.where)
         _log.warning("learner %s has joined the server at %s anew; %d requests are made again", self._name, self.where, len(self.stock.asked))
+        # Where deliveries are counted the server has put back what it has not heard to be taken; one that is new has nothing to put back.
+        kept = welcome.epoch != self._welcome.epoch or not self._counted
         self._welcome = welcome
         self._joined += 1
-        self._parted = False
         old, self.draw = self.draw, self._connect_draw()
         old.close()
+        self._whole = self._noticed = self._links()
         self.draw.send(self._draw_hello(self.next(), self._seen()))
-        self.stock.restart()
+        self.stock.restart(kept)
         self._taken.clear()
+        self.updates.restart()
+        self._send_updates()
         self.follower.restarted(welcome.versions)
+
+    def _trouble(self) -> str:
+        return self.door.trouble or self.draw.trouble
+
+    def _expect(self) -> None:
+        # From now on the draw link owes an answer: its silence counts from here.
+        if not self.stock.asked:
+            self._heard_draw = time.monotonic()
+
+    def _links(self) -> tuple[bool, int, int]:
+        return self.draw.parted, self.draw.breaks, self.door.breaks
 
     def _connect_draw(self) -> Link:
         link = self._endpoint.connect("draw")

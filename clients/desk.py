@@ -11,23 +11,25 @@ from typing import Any
 from memsvc_proto.errors import Closed, MemsvcError, NotReady, Unreachable, WindowFull
 
 from .gate import Gate
+from .outbox import Outbox
 from .pulse import Pulse
 from .seam import Link
 from .topics import Topics
 from .waiting import Waiting
-from .window import Window
 
 
 class Desk:
     """What callers and the thread share, guarded by `_changed`, which is notified whenever some of it changes. Public methods: any thread."""
 
-    def __init__(self, link: Link, name: str, where: str, window: Window, topics: Topics, gates: Sequence[Gate]) -> None:
+    def __init__(self, link: Link, name: str, where: str, outbox: Outbox, topics: Topics, gates: Sequence[Gate]) -> None:
         self._link, self._name, self._where = link, name, where
         self._changed = threading.Condition()
-        self._window = window
+        self._outbox = outbox
         self._topics = topics
         self._gates = gates
         self._pulse = Pulse(time.monotonic())
+        self._waits = ""  # why the server acknowledges nothing now, as its last PONG told
+        self._trouble = ""  # what the link's handshakes say, as the thread last saw it
         self._flush_asked = self._flush_started = self._flush_done = 0  # tickets
         self._adders = 0  # callers that wait for room
         self._failed: MemsvcError | None = None
@@ -126,4 +128,8 @@ class Desk:
 
     def _silence(self) -> str:
         silent = time.monotonic() - self._pulse.heard
-        return f"the server at {self._where} was last heard {silent:.1f} s ago, and {self._window.bytes} pushed bytes have no acknowledgement yet"
+        told = f"the server at {self._where} was last heard {silent:.1f} s ago, and {self._outbox.bytes} pushed bytes have no acknowledgement yet" + (
+            f": {self._trouble or self._waits}" if self._trouble or self._waits else ""
+        )
+        spool = self._outbox.spool
+        return told if spool is None or not self._outbox.held else f"{told}; {spool.why()}"

@@ -56,4 +56,9 @@ class Excuses(ABC):
         return Unreachable(f"{waiting.what} waited {waiting.timeout:g} s: {self._silence()}", address=self.where, timeout=waiting.timeout)
 
     def _silence(self) -> str:
-        return f"the server at {self.where} was last heard {time.monotonic() - self._heard:.1f} s ago"
+        trouble = self._trouble()
+        return f"the server at {self.where} was last heard {time.monotonic() - self._heard:.1f} s ago" + (f": {trouble}" if trouble else "")
+
+    @abstractmethod
+    def _trouble(self) -> str:
+        """What the links' handshakes say; "" for nothing."""

@@ -61,6 +61,10 @@ class Gate:
         self._returned, self._inserted, self._asked = 0, 0, -math.inf
         self._set(0 if self.limited else None, False)
 
+    def resumed(self) -> None:
+        """The server that is known has been joined again: what was said while it could not be heard may be lost."""
+        self._returned, self._asked = 0, -math.inf
+
     def block(self, blocked: bool, places: int | None) -> bool:
         """Final items wait for room, or do so no longer; and how many may be made before they would. True when that may open the gate."""
         opens = (self.blocked and not blocked) or places != self.places

@@ -39,16 +39,17 @@ class Handover:
         self._again = 0.0  # when it is tried again
         self._told: set[str] = set()  # what was logged since
 
-    def publish(self, topic: str, blob: Blob) -> int | None:
+    def publish(self, topic: str, blob: Blob, once: str) -> int | None:
         """Writes the parameters where the server and its readers of this host see them; returns their version. None: by a message, since they are
-        small, or there is no such server, or no memory, or it refuses them.
+        small, or there is no such server, or no memory, or it refuses them, or does not answer: it may have them, and knows them by `once`.
         """
         if blob.size < SHARED_BYTES or not self._reachable():
             return None
         try:
             with self._segments.lend(topic, blob.size) as segment:
                 blob.write(segment.bytes)
-                answer, fds = self._ask({"ask": "publish", "topic": topic, "size": blob.size}, segment.fd)
+                request = {"ask": "publish", "topic": topic, "size": blob.size, "once": once, "token": self._token()}
+                answer, fds = self._ask(request, segment.fd)
             close_all(fds)
             return numbers(answer, "version")[0]
         except MemsvcError as error:
@@ -65,7 +66,7 @@ class Handover:
             return None
         fds: list[int] = []
         try:
-            answer, fds = self._ask({"ask": "fetch", "topic": follower.topic, "newer_than": have})
+            answer, fds = self._ask({"ask": "fetch", "topic": follower.topic, "newer_than": have, "token": self._token()})
             (version,) = numbers(answer, "version")
             if not fds and (version > have or not version):
                 return None
@@ -102,6 +103,9 @@ class Handover:
                 self._side = Side.connect(name, ANSWER_S)
                 self._again = time.monotonic() + _AGAIN_S
             return self._side is not None
+
+    def _token(self) -> str:
+        return str(getattr(self._endpoint, "token", ""))
 
     def _ask(self, meta: dict[str, Any], *fds: int) -> tuple[dict[str, Any], list[int]]:
         with self._lock:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import os
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +14,8 @@ from typing import Any
 
 import numpy as np
 from memsvc_proto.errors import Closed, ConfigError, PriorityError, SchemaError, UsedAfterFork
-from memsvc_proto.wire import HEADER_BYTES, MAX_KEYS, Kind, Message
+from memsvc_proto.parts import WHOLE_BYTES
+from memsvc_proto.wire import HEADER_BYTES, MAX_KEYS, MAX_MESSAGE_BYTES, Kind, Message
 from numpy.typing import NDArray
 
 from .batch import Batch, Layout
@@ -36,7 +39,8 @@ class Learner:
     `table`: a name, or None where the server has one table only (UnknownTable lists those there are). `prefetch`: batches that are asked for ahead of
     their use, 0 to 8; in process it is 0. `timeout`: seconds for the handshake here (Unreachable), and the default of `sample`. `topic`: of `publish`
     and `params`. `copy`: for who keeps many batches: each gets memory of its own, where it would else be a view of memory shared with a server of the
-    same host (a few are; further ones are copied by themselves, so a batch never changes under its owner).
+    same host (a few are; further ones are copied by themselves, so a batch never changes under its owner). `keys`: the key file, for a server that
+    asks for one (ZmqEndpoint).
 
     Threads may share a learner; a waiting call holds up nobody. After a fork every call in the child but `close` raises UsedAfterFork: make a new one
     there. A pickled learner is its address and settings; unpickling connects at once.
@@ -51,12 +55,13 @@ class Learner:
         timeout: float = 30.0,
         topic: str = "default",
         copy: bool = False,
+        keys: str | os.PathLike[str] | None = None,
     ) -> None:
         if isinstance(batch_size, bool) or not isinstance(batch_size, (int, np.integer)) or batch_size < 1:
             raise ConfigError(f"batch_size: expected a positive integer, got {batch_size!r}")
         if not isinstance(prefetch, (int, np.integer)) or not 0 <= prefetch <= MAX_PREFETCH:
             raise ConfigError(f"prefetch: expected an integer from 0 to {MAX_PREFETCH}, got {prefetch!r}")
-        self._endpoint: Endpoint = endpoint_of(address)
+        self._endpoint: Endpoint = endpoint_of(address, keys)
         self._settings = {"table": table, "batch_size": batch_size, "prefetch": prefetch, "timeout": timeout, "topic": topic, "copy": copy}
         self._prefetch = prefetch if self._endpoint.ahead else 0
         self._timeout = timeout
@@ -125,7 +130,8 @@ class Learner:
         """New raw priorities p >= 0 (DEFINITIONS 6) for the items `keys` (u64[n]; of duplicates the last counts). Both may be arrays of any framework
         that numpy reads.
 
-        Sent at once, applied asynchronously; items that are gone meanwhile are counted as stale (`stats`). Raises SchemaError for wrong shapes or
+        Sent at once, applied asynchronously; items that are gone meanwhile are counted as stale (`stats`). What a broken connection or a server that
+        was restarted has not answered is sent again, in the same order, up to 64 MB of it. Raises SchemaError for wrong shapes or
         dtypes, and PriorityError (`.keys`) for NaN, infinite or negative priorities, after the others have been sent. Waits only while nothing can be
         sent (WindowFull).
         """
@@ -142,7 +148,7 @@ class Learner:
                 frame = np.empty(HEADER_BYTES + 16 * n, np.uint8)
                 frame[HEADER_BYTES : HEADER_BYTES + 8 * n].view(np.uint64)[:] = keys
                 frame[HEADER_BYTES + 8 * n :].view(np.float64)[:] = values
-                talk.send(Message(Kind.UPDATE, talk.next(), talk.table, b=n, body=frame[HEADER_BYTES:]), frame)
+                talk.update(frame)
                 talk.counts["updates"] += n
             talk.take(0)
         if bad is not None:
@@ -191,19 +197,24 @@ class Learner:
             return copy.deepcopy(talk.configured(message))
 
     def publish(self, params: Mapping[str, Any], topic: str | None = None, timeout: float = 30.0) -> int:
-        """Publishes a dictionary of arrays (params.py says which) as the newest of `topic`; returns its version, which only grows.
+        """Publishes a dictionary of arrays (params.py says which) as the newest of `topic`; returns its version, which only grows. One call is one
+        version, also where the connection breaks meanwhile; to a server that was restarted it is said again.
 
         Raises SchemaError, naming the array, and Unreachable.
         """
         blob = Blob(params)
+        if blob.size > MAX_MESSAGE_BYTES - (1 << 20):
+            raise SchemaError(f"parameters of {blob.size:,} bytes: one publication has at most {MAX_MESSAGE_BYTES >> 30} GiB; use several topics")
         topic = self._topic if topic is None else topic
         talk: Conversation = self._talk
-        version = talk.handover.publish(topic, blob)
+        once = secrets.token_hex(8)  # said again, after a break or by another way, it is still one publication
+        version = talk.handover.publish(topic, blob, once)
         if version is None:
-            body = blob.joined()
+            in_parts = blob.size > WHOLE_BYTES and talk.draw.transport != "process"
+            body: Any = blob.pieces() if in_parts else blob.joined()
 
             def send(seq: int) -> None:
-                talk.send(Message(Kind.PUBLISH, seq, meta={"topic": topic}, body=body))
+                talk.send(Message(Kind.PUBLISH, seq, meta={"topic": topic, "once": once}, body=body))
 
             version = talk.answer(send, talk.take, Waiting("publish()", timeout)).a
         if topic == self._topic:
@@ -240,11 +251,13 @@ class Learner:
                 raise talk.no_params(waiting)
 
     def stats(self) -> dict[str, Any]:
-        """Counts of this learner: batches `sampled`, `ready` and `asked` for; priorities sent (`updates`), `applied`, `stale` and `refused`;
-        `params`; `errors`; `transport`: "shared" (memory, with a server of this host), "socket" or "process".
+        """Counts of this learner: batches `sampled`, `ready` and `asked` for; priorities sent (`updates`), `applied`, `stale` and `refused`,
+        those without an answer yet (`pending`, with their bytes), and those that were given up since too many had none (`forgotten`): the sum of the
+        latter five; `params`; `errors`; `transport`: "shared" (memory, with a server of this host), "socket" or "process".
         """
         talk: Conversation = self._talk
         with talk.turn:
+            talk.mend()
             talk.take(0)
             talk.listen(0)
             return {
@@ -255,6 +268,9 @@ class Learner:
                 "ready_bytes": len(talk.stock.ready) * talk.layout.bytes,
                 "asked": len(talk.stock.asked),
                 **talk.counts,
+                "pending": talk.updates.keys,
+                "pending_bytes": 16 * talk.updates.keys,
+                "forgotten": talk.updates.forgotten,
                 "params": {"version": talk.follower.returned, "newest": talk.follower.newest, "held_bytes": talk.follower.held_bytes},
                 "malformed": sum(getattr(link, "malformed", 0) for link in (talk.door, talk.draw)),
             }

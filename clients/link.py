@@ -15,23 +15,29 @@ from typing import Any, cast
 import numpy as np
 import zmq
 from memsvc_proto.errors import ConfigError, ProtocolError, Unreachable, WindowFull
-from memsvc_proto.wire import Kind, Message, pack, pack_into, unpack
+from memsvc_proto.parts import WHOLE_BYTES, Whole
+from memsvc_proto.wire import Kind, Message, pack, pack_head, pack_into, unpack
 from numpy.typing import NDArray
 
 from .channel import Channel, Plan
+from .credentials import Credentials, credentials_of
+from .handshakes import LOOK_S, Handshakes
 from .seam import Endpoint, Role
+from .sending import MOMENT_S, Sending
 from .slots import Slots
-from .sockets import zmq_socket
+from .sockets import connect, zmq_socket
 
 _log = logging.getLogger("memsvc_client")
 _SMALL_BYTES = 1 << 16  # below this one copy costs less than a frame of its own, and aligns what arrives
 
 
-def endpoint_of(address: object) -> Endpoint:
-    """The endpoint that an address names, or `address` itself where it is one. Raises ConfigError for anything else."""
+def endpoint_of(address: object, keys: str | os.PathLike[str] | None = None) -> Endpoint:
+    """The endpoint that an address and a key file name, or `address` itself where it is one. Raises ConfigError for anything else."""
     if isinstance(address, str):
-        return ZmqEndpoint(address)
+        return ZmqEndpoint(address, keys=keys)
     if callable(getattr(address, "connect", None)):
+        if keys is not None:
+            raise ConfigError(f"keys: {address} has been made already, with keys or without; write ZmqEndpoint(address, keys=...)", path="keys")
         return cast(Endpoint, address)
     raise ConfigError(f'address {address!r}: expected "tcp://HOST:PORT", "ipc://PATH" or a server\'s endpoint, got {type(address).__name__}')
 
@@ -40,25 +46,35 @@ class ZmqEndpoint:
     """A server behind `tcp://host:port` or `ipc://path`. Pickles as its address. Raises ConfigError for what is no such address.
 
     `shared`: memory is shared with a server of the same host; False, or MEMSVC_SHARED=0 in the environment, leaves everything to sockets.
+    `keys`: path of the key file that `memsvc keys` made for this client; None: what MEMSVC_KEYS names, if anything; "": none. It is read here (a
+    ConfigError where others may read it too) and again before a connection that was refused is tried anew; only the path is pickled.
     """
 
     ahead = True
 
-    def __init__(self, address: str, shared: bool = True) -> None:
+    def __init__(self, address: str, shared: bool = True, keys: str | os.PathLike[str] | None = None) -> None:
         match = re.fullmatch(r"tcp://.+:(\d{1,5})|ipc://.+", address)
         if match is None or int(match[1] or 1) not in range(1, 65536):
             raise ConfigError(f"address {address!r}: expected tcp://HOST:PORT or ipc://PATH, as `memsvc serve` announces it", address=address)
         self.address = address
         self.beside = ""
         """Name of the socket for shared memory (beside.py) once a WELCOME has told it; "" where there is none, or none is wanted."""
+        self.token = ""
+        """What the socket for shared memory wants to hear, where the server has keys."""
         self._shared = shared
+        self._keys = None if keys is None else os.fspath(keys)
         self._announced: dict[str, str] = {}
+        self.credentials()
 
     def __str__(self) -> str:
         return self.address
 
-    def __reduce__(self) -> tuple[type[ZmqEndpoint], tuple[str, bool]]:
-        return ZmqEndpoint, (self.address, self._shared)
+    def __reduce__(self) -> tuple[type[ZmqEndpoint], tuple[str, bool, str | None]]:
+        return ZmqEndpoint, (self.address, self._shared, self._keys)
+
+    def credentials(self) -> Credentials | None:
+        """What the key file holds now; None without one. Raises ConfigError."""
+        return credentials_of(self._keys)
 
     def connect(self, role: Role) -> ZmqLink:
         """See Endpoint. Does not wait for the peer: a name that cannot be resolved yet, or a server not up yet, is tried again behind the scenes."""
@@ -75,6 +91,7 @@ class ZmqEndpoint:
             self._announced[name] = self._through_door(str(message.meta.get(name) or ""))
         wanted = self._shared and os.environ.get("MEMSVC_SHARED", "1") != "0"
         self.beside = str(message.meta.get("beside") or "") if wanted else ""
+        self.token = str(message.meta.get("token") or "")
         return self._announced["params"]
 
     def _through_door(self, announced: str) -> str:
@@ -93,14 +110,24 @@ class ZmqLink:
         self._endpoint = endpoint
         self._role = role
         self._plan: Plan | None = None  # of the memory that its owner wants to share
+        self._kept = False  # frames are sent again
         self._channel: Channel | None = None
         self._tried = ""  # the name of the last server's socket for shared memory
         self.parted = False
         self._poller = zmq.Poller()
         self._identity = b"m" + secrets.token_bytes(15)
-        self._dealer = zmq_socket(zmq.DEALER, address, self._identity)
+        self._dealer = zmq_socket(zmq.DEALER, self._identity)
+        self._handshakes = Handshakes(self._dealer, address, endpoint.credentials)
+        try:
+            connect(self._dealer, address, self._handshakes.own)
+        except ConfigError:
+            self._handshakes.close()
+            raise
+        self._look_at = 0.0
+        self._whole, self.moved = Whole(), 0.0
+        self._sending = Sending(self._send_part)
         self._notices: zmq.Socket[bytes] | None = None
-        self._notices_at = ""
+        self._notices_at = ("", 0)  # and how often the door's connection had been renewed: a refusal ends both for good
         self._woken, self._waker = socket.socketpair()
         self._woken.setblocking(False)
         self._waker.setblocking(False)
@@ -117,23 +144,55 @@ class ZmqLink:
         """See Link."""
         return self._channel.slots if self._channel is not None else None
 
-    def share(self, up: int, down: int, slots: int = 0, slot_bytes: int = 0) -> None:
+    def let_go(self, seq: int) -> None:
         """See Link."""
+        if self._channel is not None:
+            self._channel.let_go(seq)
+
+    @property
+    def trouble(self) -> str:
+        """See Link."""
+        self._look(time.monotonic())
+        return self._handshakes.trouble
+
+    @property
+    def refused(self) -> bool:
+        """See Link."""
+        return self._handshakes.refused
+
+    @property
+    def renewed(self) -> int:
+        """See Link."""
+        return self._handshakes.renewed
+
+    @property
+    def breaks(self) -> int:
+        """See Link."""
+        self._look_sometimes(time.monotonic())
+        return self._handshakes.breaks
+
+    def share(self, up: int, down: int, slots: int = 0, slot_bytes: int = 0, kept: bool = False) -> None:
+        """See Link."""
+        self._kept = kept
         self._plan = Plan.of(up, down, slots, slot_bytes)
         self._open_channel()
 
     def send(self, message: Message, frame: NDArray[np.uint8] | None = None) -> None:
         """See Link. Frames of 64 KB and more that go by the socket are sent from where they are."""
+        channel, sent = self._channel, False
         if frame is None:
+            if isinstance(message.body, list):
+                return self._sending.add(message.seq, pack_head(message, sum(piece.nbytes for piece in message.body)), *message.body)
             raw: Any = pack(message)
         else:
             pack_into(message, frame)
             raw = frame
-        channel, sent = self._channel, False
+        if (self._sending.busy and self._role == "door") or (len(raw) > WHOLE_BYTES and channel is None):  # pushes keep their order
+            return self._sending.add(message.seq, raw)
         try:
             if channel is None or channel.ended:
                 self._send_raw(raw)
-            elif not channel.send(raw):
+            elif not channel.send(raw, message.seq if self._kept and frame is not None else 0):
                 if not channel.room():
                     raise zmq.Again
                 self._send_raw(raw)
@@ -159,16 +218,26 @@ class ZmqLink:
 
     def receive(self, timeout_s: float) -> Message | None:
         """See Link. A malformed message is dropped, counted and logged once."""
+        if self._sending.busy and self._sending.go_on():
+            self.moved = time.monotonic()
         message = self._take()
         if message is not None or timeout_s <= 0:
             return message
         deadline = time.monotonic() + timeout_s
         while True:
-            if self._sleep(deadline - time.monotonic()):
+            now = time.monotonic()
+            self._look_sometimes(now)
+            if self._sleep(min(deadline - now, MOMENT_S) if self._sending.busy else deadline - now):
                 return None
+            if self._sending.busy and self._sending.go_on():
+                self.moved = now
             message = self._take()
             if message is not None or time.monotonic() >= deadline:
                 return message
+
+    def withdraw(self, seq: int) -> None:
+        """See Link."""
+        self._sending.withdraw(seq)
 
     def wake(self) -> None:
         """See Link. A pair that is full has woken the receiver already."""
@@ -178,6 +247,7 @@ class ZmqLink:
     def close(self) -> None:
         """See Link."""
         self._close_channel()
+        self._handshakes.close()
         self._dealer.close(0)
         if self._notices is not None:
             self._notices.close(0)
@@ -186,6 +256,32 @@ class ZmqLink:
 
     def _send_raw(self, raw: Any) -> None:
         self._dealer.send(raw, zmq.NOBLOCK, isinstance(raw, bytes) or raw.nbytes < _SMALL_BYTES)
+
+    def _look_sometimes(self, now: float) -> None:
+        if now >= self._look_at:
+            self._look_at = now + LOOK_S
+            self._look(now)
+
+    def _look(self, now: float) -> None:
+        before = self._handshakes.breaks
+        self._handshakes.look(now)
+        if self._handshakes.breaks != before:
+            self._sending.restart()
+
+    def _send_part(self, raw: Any) -> zmq.MessageTracker | None:
+        channel = self._channel
+        try:
+            if channel is not None and not channel.ended:
+                if channel.send(raw):
+                    return None
+                if not channel.room():
+                    raise zmq.Again
+        except ProtocolError as error:
+            self._give_up(error)
+        tracker: zmq.MessageTracker = self._dealer.send(raw, zmq.NOBLOCK, copy=False, track=True)
+        if channel is not None and self._channel is channel and not channel.ended:
+            channel.mark()
+        return tracker
 
     def _sleep(self, seconds: float) -> bool:
         # Until something may have come. True: `wake` was called.
@@ -212,6 +308,12 @@ class ZmqLink:
                 return None
             try:
                 message = unpack(raw)
+                if message.kind is Kind.PART:
+                    self.moved = time.monotonic()
+                    whole = self._whole.take(message)
+                    if whole is None:
+                        continue
+                    message = unpack(whole)
             except ProtocolError as error:
                 self.malformed += 1
                 if self.malformed == 1:
@@ -260,7 +362,7 @@ class ZmqLink:
         self._tried = self._endpoint.beside
         if not self._tried:
             return
-        channel = Channel.open(self._endpoint.beside, self._role, self._identity, self._plan)
+        channel = Channel.open(self._endpoint.beside, self._role, self._identity, self._plan, token=self._endpoint.token)
         if channel is None:
             return
         try:
@@ -284,11 +386,12 @@ class ZmqLink:
             channel.close()
 
     def _listen(self, address: str) -> None:
-        if address == self._notices_at or not address:
+        if not address or (address, self._handshakes.renewed) == self._notices_at:
             return
         if self._notices is not None:
             self._poller.unregister(self._notices)
             self._notices.close(0)
-        self._notices = zmq_socket(zmq.SUB, address, b"")
-        self._notices_at = address
+        self._notices = zmq_socket(zmq.SUB, b"")
+        connect(self._notices, address, self._handshakes.own)
+        self._notices_at = (address, self._handshakes.renewed)
         self._poller.register(self._notices, zmq.POLLIN)

@@ -62,6 +62,7 @@ class Outlet(ABC):
         self.gate = Gate(table, settings, memory)
         self.mark = 0
         self.flushing = False
+        self.flushes = False  # a caller waits until everything is there; set by the owner
         self.pushed = 0
         self._settings = settings
         self._memory = memory
@@ -120,6 +121,13 @@ class Outlet(ABC):
     def aged(self) -> None:
         """Newer parameters exist: what that makes too stale leaves the table at once."""
         self._owed = self._owed or self._settings.get("limits", {}).get("max_staleness", -1) >= 0
+
+    def resumed(self, seq: int) -> None:
+        """The server of before is there again, and has all pushes up to `seq`: it is asked and told anew what may be lost."""
+        while self._later and self._later[0][0] <= seq:
+            self._later.popleft()
+        self.gate.resumed()
+        self._dry_at, self._owed = -1, self._owed or self.gate.limited
 
     def restart(self) -> None:
         """A new server, which holds nothing."""

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import safetensors
 from memsvc_proto.errors import ProtocolError, SchemaError
+from memsvc_proto.parts import WHOLE_BYTES
 from memsvc_proto.wire import align
 from numpy.typing import NDArray
 
@@ -78,6 +79,10 @@ class Blob:
             memory[at : at + array.nbytes] = array.reshape(-1).view(np.uint8)
             at += array.nbytes
 
+    def pieces(self) -> list[memoryview]:
+        """Buffers that are it, one after the other: no copy, so the arrays must not change as long as these are used."""
+        return [memoryview(self._head), *(memoryview(array.reshape(-1).view(np.uint8)) for array in self._arrays)]  # type: ignore[arg-type]
+
     def joined(self) -> bytes:
         """It as bytes of its own."""
         return b"".join((self._head, *(array.reshape(-1).view(np.uint8).data for array in self._arrays)))
@@ -92,11 +97,11 @@ def check_head(head: bytes, size: int) -> int:
 
 
 def decode(blob: Any) -> dict[str, NDArray[Any]]:
-    """The arrays of a blob, each with memory of its own; of one that is mapped (segments.py) views. Raises ProtocolError for what is no safetensors
-    blob.
+    """The arrays of a blob, each with memory of its own; of one that is mapped (segments.py), or so large that it came in parts, views. Raises
+    ProtocolError for what is no safetensors blob.
     """
     try:
-        if isinstance(blob, mmap.mmap):
+        if isinstance(blob, mmap.mmap) or (isinstance(blob, memoryview) and blob.nbytes > WHOLE_BYTES and not blob.readonly):
             return _views(blob)
         parts: Any = safetensors.deserialize(bytes(blob))  # type: ignore[no-untyped-call,unused-ignore]
         return {name: _view(part) for name, part in parts}
@@ -134,11 +139,11 @@ def _view(part: Mapping[str, Any]) -> NDArray[Any]:
     return array
 
 
-def _views(memory: mmap.mmap) -> dict[str, NDArray[Any]]:
-    start = check_head(memory[:9], len(memory))
+def _views(memory: mmap.mmap | memoryview) -> dict[str, NDArray[Any]]:
+    start = check_head(bytes(memory[:9]), len(memory))
     data = np.frombuffer(memory, np.uint8)[start:]
     arrays = {}
-    for name, part in json.loads(memory[8:start]).items():
+    for name, part in json.loads(bytes(memory[8:start])).items():
         if name == _NO_NAME:
             continue
         dtype, shape, (begin, end) = _READ[part["dtype"]], part["shape"], part["data_offsets"]

@@ -13,14 +13,16 @@ from typing import Any, NamedTuple
 
 from memsvc_core import Memory
 from memsvc_proto.errors import Closed, MemsvcError, WindowFull
-from memsvc_proto.wire import Kind, Message
+from memsvc_proto.wire import HEADER_BYTES, Kind, Message
 
-from .arrivals import Arrivals
 from .caches import CacheOutlet
+from .delivering import Delivering
 from .handover import Handover
-from .outlet import Outlet
+from .outbox import Outbox
+from .outlet import Outlet, head_of
 from .pulse import PING_S
 from .seam import Link
+from .spool import Spool
 from .union import AllOutlet
 from .waiting import SLICE_S
 from .welcome import Welcome
@@ -41,7 +43,7 @@ class Unsent(NamedTuple):
     bytes: int
 
 
-class Pusher(Arrivals):
+class Pusher(Delivering):
     """Runs from construction to `close`. Every public method may be called by any thread.
 
     `count` and `due` are plain numbers: adders raise the one and compare it with the other, so that the thread is woken only when there is work.
@@ -62,12 +64,16 @@ class Pusher(Arrivals):
         window_bytes: int,
         message_bytes: int,
         on_failure: Callable[[MemsvcError], None],
+        session: str,
+        spool: Spool | None = None,
     ) -> None:
         outlets = [
             make_outlet(i, settings, memory, message_bytes, welcome.schema.row_stride, spec.item_bytes)
             for i, (settings, spec) in enumerate(zip(welcome.tables, welcome.specs, strict=True))
         ]
-        super().__init__(link, memory, welcome, outlets, name, envs, where, topic, window_bytes)
+        reel = None if spool is None else spool.begin(name, session, welcome.streams, topic, welcome.lasting())
+        super().__init__(link, memory, welcome, outlets, Outbox(window_bytes, welcome.stored, reel), name, envs, where, topic, session)
+        self._spool = spool
         self.count = 0
         self.due = 1
         self._message_bytes = message_bytes
@@ -75,18 +81,20 @@ class Pusher(Arrivals):
         self._on_failure = on_failure
         self._ends = itertools.count(1)
         self._end = 0
+        self._leave_by = 0.0
         self._pid = os.getpid()
         # The thread's own:
         self._seq = 1
-        self._flush_seq = 0
+        self._flush_number = 0
         self._payloads = 0
         self._last_count = -1
+        self._breaks = 0  # of the link
         # Draws are wanted now, and few; all items of a table would take whatever room there is.
         self._in_turn = sorted(outlets, key=lambda outlet: isinstance(outlet, AllOutlet))
         for outlet in outlets:
             outlet.gate.block(outlet.blocked, outlet.places)
         self._thread = threading.Thread(target=self._run, name=f"memsvc-pusher-{name}", daemon=True)
-        link.share(_SHARED_MESSAGES * message_bytes, _SHARED_DOWN_BYTES)
+        link.share(_SHARED_MESSAGES * message_bytes, _SHARED_DOWN_BYTES, kept=spool is None)
         self._thread.start()
 
     # What callers use.
@@ -108,14 +116,16 @@ class Pusher(Arrivals):
         with self._changed:
             topics = self._topics.stats()
             return {
-                "window": {"bytes": self._window.bytes, "limit_bytes": self._window.limit_bytes, "messages": len(self._window)},
-                "acknowledged_bytes": self._window.acknowledged,
+                "window": {"bytes": self._outbox.bytes, "limit_bytes": self._outbox.limit_bytes, "messages": len(self._outbox)},
+                "acknowledged_bytes": self._outbox.joined.bytes,
                 "pushes": [outlet.pushed for outlet in self._outlets],
+                "outbox": {"session": self._session, **self._outbox.stats()},
                 "params": topics.pop(self._topics.own.topic),
                 "topics": topics,
                 "silent_s": time.monotonic() - self._pulse.heard,
                 "malformed": getattr(self._link, "malformed", 0),
                 "transport": self._link.transport,
+                **({} if self._spool is None else {"spool": self._spool.stats()}),
             }
 
     def close(self, timeout: float) -> Unsent:
@@ -128,19 +138,22 @@ class Pusher(Arrivals):
             self._changed.notify_all()
             with contextlib.suppress(MemsvcError):
                 self._flush(0.8 * timeout, closing=True)
-            self._stopping = True
+            self._leave_by, self._stopping = deadline, True
         self._link.wake()
         self._thread.join(max(0.0, deadline - time.monotonic()) + SLICE_S)
         waiting = [self._memory.unsent(outlet.table) for outlet in self._outlets]
-        unsent = Unsent(sum(items for items, _ in waiting), sum(size for _, size in waiting) + self._window.bytes)
+        unsent = Unsent(sum(items for items, _ in waiting), sum(size for _, size in waiting) + self._outbox.bytes)
         if unsent != (0, 0):
-            _log.warning("actor %s closed: %d items were not sent, %d bytes with those in flight are not acknowledged", self._name, *unsent)
+            text = "actor %s closed: %d items were not sent, %d bytes with those in flight are not acknowledged"
+            kept = "" if self._spool is None else f"; {self._spool.stats()['records']} pushes stay in the spool at {self._spool.path}"
+            _log.warning(text + kept, self._name, *unsent)
         return unsent
 
     # The thread.
 
     def _run(self) -> None:
         try:
+            self._deliver(time.monotonic())
             while not self._stopping:
                 message = self._link.receive(self._tick())
                 handled = 0
@@ -157,6 +170,8 @@ class Pusher(Arrivals):
         finally:
             self._link.close()
             self._handover.close()
+            if self._spool is not None:
+                self._spool.close()
             if self._failed is not None and not self._stopping:
                 self._on_failure(self._failed)
             with self._changed:
@@ -166,13 +181,15 @@ class Pusher(Arrivals):
     def _leave(self) -> None:
         with contextlib.suppress(WindowFull):
             self._link.send(Message(Kind.BYE, self._next()))
-            deadline = time.monotonic() + SLICE_S
+            now = time.monotonic()
+            deadline = now + SLICE_S if self._pulse.lost else max(now + SLICE_S, self._leave_by)
             while (left := deadline - time.monotonic()) > 0:
                 message = self._link.receive(left)
                 if message is not None and message.kind is Kind.BYE:
-                    # Messages keep their order: the server has taken what was sent before.
-                    self._window.settle(self._seq)
+                    self._settle(int(message.meta.get("stored") or 0), time.monotonic())
                     return
+                if message is not None and message.kind is Kind.ACK:
+                    self._acknowledge(message, time.monotonic())
 
     def _next(self) -> int:
         self._seq += 1
@@ -186,9 +203,12 @@ class Pusher(Arrivals):
         self._last_count = count
         with self._changed:
             if self._flush_started < self._flush_asked:
-                self._flush_started, self._flush_seq = self._flush_asked, 0
+                self._flush_started, self._flush_number = self._flush_asked, 0
                 for outlet in self._outlets:
-                    outlet.flushing = True
+                    outlet.flushing = outlet.flushes = True
+        if self._outbox.behind:
+            self._transmit(now)
+        self._transmit_earlier(now)
         wait, left = PING_S, _NEVER
         for outlet in self._in_turn:
             outlet.mark, outlet.gate.awaited = added + self._end, self._adders > 0
@@ -210,42 +230,76 @@ class Pusher(Arrivals):
 
     def _drain(self, outlet: Outlet, now: float, added: int) -> float:
         """Sends what there is room for; returns seconds until something is due, 0 where that waits for room or for the server."""
-        # What shared memory has no room for would go by the socket, at three times the cost. Messages pass their size a little, and never wrap.
-        shared = self._link.transport == "shared"
-        most = (_SHARED_MESSAGES - 2) * self._message_bytes if shared else _NEVER
-        while not self._pulse.lost and not self._pulse.greeting and self._window.has_room(self._message_bytes, most):
+        outbox, spooled = self._outbox, self._outbox.spool is not None
+        most, shared = self._most(), self._link.transport == "shared"
+        while (spooled or (self._talks() and not outbox.behind)) and outbox.has_room(self._message_bytes, most, spooled and self._away(now)):
             wait = outlet.due(now, added)
             if wait > 0:
                 return wait
-            place = self._link.reserve(int(_PLACE * self._message_bytes))
-            if place is None and shared and len(self._window):
+            place = self._link.reserve(int(_PLACE * self._message_bytes)) if self._talks() and not outbox.behind else None
+            if place is None and shared and not spooled and len(outbox):
                 return 0.0
             frame = outlet.payload(now, added, place)
             if frame is None:
                 continue
             self._payloads += 1
             seq = self._next()
-            message = Message(Kind.PUSH, seq, outlet.table, outlet.sent(seq, frame, now), body=frame[64:])
-            try:
-                self._link.send(message, frame)
-            except WindowFull:
-                self._complain("queue", "actor %s: pushes cannot be queued any more, and are dropped", self._name)
-                return PING_S
+            items = head_of(frame).items
             with self._changed:
-                self._window.sent(seq, frame.nbytes, self._payloads)
-                self._changed.notify_all()
+                outbox.add(seq, outlet.table, outlet.sent(seq, frame, now), items, frame, self._payloads)
+            self._transmit(now)
+            outbox.let_go()
         return 0.0
+
+    def _talks(self) -> bool:
+        return not self._pulse.lost and not self._pulse.greeting and self._delivery is None
+
+    def _away(self, now: float) -> bool:
+        return not self._talks() or self._recovery.stalled(now)
+
+    def _most(self) -> int:
+        # What shared memory has no room for would go by the socket, at three times the cost. Messages pass their size a little, and never wrap.
+        return (_SHARED_MESSAGES - 2) * self._message_bytes if self._link.transport == "shared" else _NEVER
+
+    def _transmit(self, now: float) -> None:
+        """Sends pushes that wait to be sent, or sent again, in their order, as far as the server can be reached and there is room on the way."""
+        outbox = self._outbox
+        while self._talks() and now >= self._recovery.paused_until and (push := outbox.due(self._most())) is not None:
+            frame = outbox.frame(push)
+            if frame is None:  # damaged on the disk: the server must not wait for it, once it has those before
+                if push.number == outbox.first:
+                    self._give_up(push, now, True)
+                return
+            try:
+                self._link.send(Message(Kind.PUSH, push.seq, push.table, push.steps, push.number, body=frame[HEADER_BYTES:]), frame)
+            except WindowFull:
+                self._complain("queue", "actor %s: pushes cannot be queued any more, and wait", self._name)
+                return
+            with self._changed:
+                if push.number == outbox.first:
+                    self._recovery.moved(now)
+                outbox.went(push)
+                self._changed.notify_all()
 
     def _finish_flush(self) -> None:
         with self._changed:
-            if self._flush_done >= self._flush_started or any(outlet.flushing for outlet in self._outlets):
+            if self._flush_done >= self._flush_started:
                 return
-            self._flush_seq = self._flush_seq or self._seq
-            if self._window.settled(self._flush_seq):
+            if self._delivery is not None or any(outlet.flushing for outlet in self._outlets):
+                self._flush_number = 0  # perhaps again: the server has asked for something that it lacks
+                return
+            self._flush_number = self._flush_number or self._outbox.last
+            if self._outbox.settled(self._flush_number):
                 self._flush_done = self._flush_started
+                for outlet in self._outlets:
+                    outlet.flushes = False
                 self._changed.notify_all()
 
     def _fetch(self, now: float) -> None:
+        if self._breaks != self._link.breaks:
+            self._breaks = self._link.breaks
+            with self._changed:
+                self._topics.broken()
         while not self._pulse.lost:
             with self._changed:
                 fetch = self._topics.fetch(self._next, now)
@@ -265,12 +319,16 @@ class Pusher(Arrivals):
                 return
 
     def _listen(self, now: float) -> None:
+        self._trouble = self._link.trouble if now - self._pulse.heard > PING_S else ""
         if self._pulse.just_lost(now):
             _log.warning("actor %s: the server at %s has been silent for %.0f s; it is asked again", self._name, self._where, now - self._pulse.heard)
         if self._pulse.late_greeting(now):
             self._hello(now)
-        elif self._pulse.ping_due(now):
+            return
+        recovery = self._recovery if self._delivery is None else self._delivery.recovery
+        if self._pulse.ping_due(now) or (not self._pulse.lost and not self._pulse.greeting and recovery.due(now, self._link.breaks)):
             self._link.send(Message(Kind.PING, self._next()))
+            recovery.asked(self._seq, now)
 
 
 def make_outlet(table: int, settings: Mapping[str, Any], memory: Memory, message_bytes: int, row_stride: int, item_bytes: int) -> Outlet:

@@ -7,6 +7,8 @@ import os
 import zmq
 from memsvc_proto.errors import ConfigError
 
+from .credentials import Credentials, curve_client
+
 _NOTICES = 1000  # parameter notices that may wait for a client that does not listen
 
 _contexts: dict[int, zmq.Context[zmq.Socket[bytes]]] = {}
@@ -22,10 +24,8 @@ def _context() -> zmq.Context[zmq.Socket[bytes]]:
     return context
 
 
-def zmq_socket(kind: int, address: str, identity: bytes) -> zmq.Socket[bytes]:
-    """A socket that connects to `address` behind the scenes: a DEALER known by `identity`, or a SUB of everything. Never waits; what was not sent is
-    dropped when it is closed. Raises ConfigError for what is no address.
-    """
+def zmq_socket(kind: int, identity: bytes) -> zmq.Socket[bytes]:
+    """A socket that connects to nothing yet: a DEALER known by `identity`, or a SUB of everything. What was not sent is dropped when it is closed."""
     made = _context().socket(kind)
     made.setsockopt(zmq.LINGER, 0)
     made.setsockopt(zmq.RECONNECT_IVL, 100)
@@ -33,16 +33,21 @@ def zmq_socket(kind: int, address: str, identity: bytes) -> zmq.Socket[bytes]:
     # The I/O thread answers heartbeats, so a client that is busy for minutes is no dead client, and a dead connection is opened anew.
     made.setsockopt(zmq.HEARTBEAT_IVL, 5000)
     made.setsockopt(zmq.HEARTBEAT_TIMEOUT, 20000)
-    if "[" in address:
-        made.setsockopt(zmq.IPV6, 1)
     if kind == zmq.DEALER:
         made.setsockopt(zmq.ROUTING_ID, identity)
     else:
         made.setsockopt(zmq.RCVHWM, _NOTICES)
         made.setsockopt(zmq.SUBSCRIBE, b"")
+    return made
+
+
+def connect(made: zmq.Socket[bytes], address: str, own: Credentials | None) -> None:
+    """Connects behind the scenes, encrypted where there are credentials. Never waits. Raises ConfigError for what is no address."""
+    if "[" in address:
+        made.setsockopt(zmq.IPV6, 1)
+    curve_client(made, own)
     try:
         made.connect(address)
     except zmq.ZMQError as error:
         made.close(0)
         raise ConfigError(f"address {address!r} cannot be used: {error}", address=address) from None
-    return made

@@ -78,9 +78,9 @@ class Stock:
                 return one
         return None
 
-    def restart(self) -> None:
-        """A new server, which has never heard of these requests."""
+    def restart(self, kept: bool = True) -> None:
+        """A server that knows nothing of these requests. Not `kept`: it gives what is here, and was not returned, to whoever asks next."""
         self.asked.clear()
         self._newest.clear()
         self._frames.clear()
-        self.ready = deque(one._replace(seq=0) for one in self.ready)
+        self.ready = deque(one._replace(seq=0) for one in self.ready if kept)

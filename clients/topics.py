@@ -41,6 +41,11 @@ class Topics:
         for follower in self._all.values():
             follower.restarted(versions)
 
+    def broken(self) -> None:
+        """A connection has broken: what was asked over it is asked again."""
+        for follower in self._all.values():
+            follower.asked_at = -1.0
+
     def seen(self) -> dict[str, int]:
         """{topic: newest version that is known of}, for HELLO."""
         return {topic: follower.seen for topic, follower in self._all.items()}

@@ -6,7 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from memsvc_core import Memory
+from numpy.typing import NDArray
 
 from .outlet import REPORT_S, Frame, Outlet, head_of
 
@@ -94,6 +96,16 @@ class AllOutlet(Outlet):
             before, self._room = self._room, self._level(seq, wanted)
             if self._room and not before:
                 self._asked = -math.inf
+
+    def missing(self, keys: NDArray[np.uint64]) -> None:
+        """See Outlet. Who waits for everything to be there waits for these too."""
+        super().missing(keys)
+        self.flushing = self.flushing or self.flushes
+
+    def resumed(self, seq: int) -> None:
+        """See Outlet."""
+        super().resumed(seq)
+        self._asked = -math.inf
 
     def restart(self) -> None:
         """See Outlet."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memsvc_core import Schema, TableSpec
-from memsvc_proto.errors import ConfigError, MemsvcError, ProtocolError, UnknownTable, Unreachable, from_code
+from memsvc_proto.errors import ConfigError, Forbidden, MemsvcError, ProtocolError, UnknownTable, Unreachable, from_code
 from memsvc_proto.wire import Kind, Message
 
 from .seam import Link
@@ -39,6 +39,10 @@ class Welcome:
     epoch: str
     actor: int
     streams: list[int]
+    resumed: bool
+    """An actor's: the server knows its session, so that all that it was told before holds."""
+    stored: int
+    """Number of the actor's newest push that the server has."""
     versions: dict[str, int]
     raw_schema: list[tuple[str, str, tuple[int, ...]]]
     tables: list[dict[str, Any]]
@@ -57,6 +61,8 @@ class Welcome:
                 epoch=str(meta["epoch"]),
                 actor=int(meta.get("actor") or 0),
                 streams=[int(stream) for stream in meta.get("streams") or ()],
+                resumed=meta.get("resumed") is True,
+                stored=int(meta.get("stored") or 0),
                 versions={str(topic): int(version) for topic, version in (meta.get("versions") or {}).items()},
                 raw_schema=fields,
                 tables=tables,
@@ -68,7 +74,11 @@ class Welcome:
 
     def same_tables(self, other: Welcome) -> bool:
         """True when steps and batches made for one fit the other: what may change while a server runs may differ."""
-        return self.raw_schema == other.raw_schema and list(map(_lasting, self.tables)) == list(map(_lasting, other.tables))
+        return self.lasting() == other.lasting()
+
+    def lasting(self) -> dict[str, Any]:
+        """{"schema", "tables"} without what may change while a server runs."""
+        return {"schema": self.raw_schema, "tables": list(map(_lasting, self.tables))}
 
 
 def _lasting(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,10 +93,8 @@ def _lasting(settings: Mapping[str, Any]) -> dict[str, Any]:
     return rest
 
 
-def hello_message(
-    seq: int, role: str, name: str, envs: int = 0, versions: dict[str, int] | None = None, epoch: str = "", **also: str | int
-) -> Message:
-    """A HELLO; `versions` are the newest parameters seen, `epoch` the last server's. `also`: an actor's topic, a learner's table and batch."""
+def hello_message(seq: int, role: str, name: str, envs: int = 0, versions: dict[str, int] | None = None, epoch: str = "", **also: Any) -> Message:
+    """A HELLO; `versions` are the newest parameters seen, `epoch` the last server's. `also`: what an actor or a learner adds (wire.py)."""
     meta = {"role": role, "name": name, "pid": os.getpid(), "host": socket.gethostname(), "envs": envs, "versions": versions or {}, "epoch": epoch}
     return Message(Kind.HELLO, seq, meta={**meta, **also})
 
@@ -94,15 +102,22 @@ def hello_message(
 def greet(link: Link, hello: Message, timeout: float, where: str, clock: Callable[[], float] = time.monotonic) -> Welcome:
     """Says HELLO and waits for its WELCOME. Raises Unreachable at the timeout, or the server's refusal as it is."""
     link.send(hello)
-    deadline = clock() + timeout
+    deadline, renewed = clock() + timeout, link.renewed
     while (left := deadline - clock()) > 0:
         message = link.receive(min(left, SLICE_S))
         if message is None:
+            if link.refused:
+                raise Forbidden(f"the server at {where} does not let this client in: {link.trouble}", key="", role="", asked="HELLO", allowed=[])
+            if link.renewed != renewed:  # a connection that was given up has taken the HELLO with it
+                renewed = link.renewed
+                link.send(hello)
             continue
         if message.kind is Kind.WELCOME:
             return Welcome.read(message)
         if message.kind is Kind.ERROR and message.seq == hello.seq:
             raise refusal(message)
+    if link.trouble:
+        raise Unreachable(f"the server at {where} has let nobody in within {timeout:g} s: {link.trouble}", address=where, timeout=timeout)
     raise Unreachable(
         f"no memsvc server answered at {where} within {timeout:g} s: check that `memsvc serve` runs there, that host and port are the ones it "
         f"announces (--ready-file), and that nothing in between blocks them",
