@@ -10,19 +10,21 @@ from memsvc_proto.errors import NotReady, ProtocolError
 from memsvc_proto.wire import Kind, Message
 from numpy.typing import NDArray
 
+from .keeping import WhenSafe
 from .peer import Peer
 from .pool import Pool
 from .table import MAX_IN_FLIGHT, Table
 
 
-def update(replay: Any, table: Table, peer: Peer, message: Message) -> None:
-    """Applies an UPDATE and answers UPDATED. ProtocolError: the body is not what the header announces."""
+def update(replay: Any, table: Table, peer: Peer, message: Message, when_safe: WhenSafe) -> None:
+    """Applies an UPDATE and answers UPDATED, once that may be told. ProtocolError: the body is not what the header announces."""
     n = message.b
     body = _body(message, 16 * n, "keys and priorities")
     keys, priorities = np.frombuffer(body[: 8 * n], np.uint64), np.frombuffer(body[8 * n :], np.float64)
     applied, stale, refused = replay.update(table.index, keys, priorities)
     refused_bytes = refused.tobytes() if len(refused) else b""
-    peer.send(Message(Kind.UPDATED, message.seq, table.index, a=applied, b=stale, body=refused_bytes))
+    answer = Message(Kind.UPDATED, message.seq, table.index, a=applied, b=stale, body=refused_bytes)
+    when_safe(lambda: peer.send(answer))
 
 
 def get(replay: Any, table: Table, pool: Pool, peer: Peer, message: Message) -> None:
@@ -45,10 +47,11 @@ def get(replay: Any, table: Table, pool: Pool, peer: Peer, message: Message) -> 
     peer.send(Message(Kind.ITEMS, message.seq, table.index, found, population, total, body=body), frame)
 
 
-def delete(replay: Any, table: Table, peer: Peer, message: Message) -> None:
-    """Deletes items and answers UPDATED. ProtocolError: too many keys."""
+def delete(replay: Any, table: Table, peer: Peer, message: Message, when_safe: WhenSafe) -> None:
+    """Deletes items and answers UPDATED, once that may be told. ProtocolError: too many keys."""
     deleted, absent = replay.delete(table.index, _keys(message))
-    peer.send(Message(Kind.UPDATED, message.seq, table.index, a=deleted, b=absent))
+    answer = Message(Kind.UPDATED, message.seq, table.index, a=deleted, b=absent)
+    when_safe(lambda: peer.send(answer))
 
 
 def _keys(message: Message) -> NDArray[np.uint64]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from memsvc_proto import wire
 from memsvc_proto.wire import Kind, Message
@@ -54,19 +56,24 @@ class Arrivals:
     def _actor(self, peer: Peer, member: Membership, hello: Hello, seq: int) -> None:
         engine = self._engine
         with peer.order:
-            streams, namesakes = engine.members.join(peer, member, hello.envs)
+            streams, resumed, namesakes = engine.members.join(peer, member, hello)
             engine.publishing.remind(hello.topic)
             peer.last_push = 0
             peer.told.clear()
-            self._welcome(peer, member, seq, streams)
+            # What is not on disk yet is not told as stored: the actor sends it again, and it is known then.
+            stored = engine.keeper.safe(member.stored, hello.first - 1)
+            self._welcome(peer, member, seq, streams, {"resumed": resumed, "stored": stored})
+            member.stored = max(stored, hello.first - 1)
         for table in engine.tables:
             if table.gated:  # an actor inserts nothing before it knows its first allowance
                 engine.telling.acknowledge(peer, table.index)
         for other in namesakes:
-            log.warning("actor %r on %s replaces the one of that name", member.name, member.host)
+            same = other.member is not None and other.member.session == member.session != 0
+            if not same:
+                log.warning("actor %r on %s replaces the one of that name", member.name, member.host)
             engine.refuse(other, 0, replaced(member))
 
-    def _welcome(self, peer: Peer, member: Membership, seq: int, streams: list[int]) -> None:
+    def _welcome(self, peer: Peer, member: Membership, seq: int, streams: list[int], also: Mapping[str, Any] = MappingProxyType({})) -> None:
         engine = self._engine
         meta = {
             "wire": wire.VERSION,
@@ -77,5 +84,7 @@ class Arrivals:
             "streams": streams,
             "versions": engine.parameters.versions(),
             **engine.addresses,
+            **also,
+            **({"token": peer.token} if peer.token else {}),
         }
         peer.send(Message(Kind.WELCOME, seq, meta=meta))

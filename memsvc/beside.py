@@ -16,11 +16,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 from memsvc_client import memory_file
 from memsvc_client.beside import close_all, peer_of, read_packet
 from memsvc_proto.errors import MemsvcError, ProtocolError, ServerError
+
+from .tally import Tally
 
 log = logging.getLogger("memsvc")
 
@@ -31,8 +34,10 @@ _PAUSE_S = 1.0
 class Caller:
     """One connection, of a process of this host and user. Belongs to Beside's thread until it is released."""
 
-    def __init__(self, connection: socket.socket, pid: int, pidfd: int) -> None:
+    def __init__(self, connection: socket.socket, pid: int, pidfd: int, left: Callable[[], None] = lambda: None) -> None:
         self.socket = connection
+        self.left = left
+        """To be called, by any thread, once a connection that was released is closed: it counts until then."""
         self.pid = pid
         self.pidfd = pidfd
         self.released = False
@@ -60,13 +65,14 @@ class Beside:
     the connection of a dead one open): both to be filled before `start`.
     """
 
-    def __init__(self, counts: dict[str, int]) -> None:
+    def __init__(self, counts: Tally) -> None:
         """Listens, but serves from `start` on; `counts`: where "refused" and "malformed" are raised. `name` is "" where there is no such socket."""
         self.handlers: dict[str, Handler] = {}
         self.on_gone: list[Callable[[Caller], None]] = []
         self.name = ""
         self._counts = counts
         self._callers: set[Caller] = set()
+        self._handed: set[Caller] = set()  # released, and not closed yet; their handlers' threads take them away
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="memsvc-beside", daemon=True)
         self._listener: socket.socket | None = None
@@ -131,11 +137,12 @@ class Beside:
             connection, _ = self._listener.accept()
             connection.setblocking(False)
             pid, uid = peer_of(connection)
-            if uid != os.geteuid() or len(self._callers) >= MOST_CALLERS:
-                self._counts["refused"] += 1
+            if uid != os.geteuid() or len(self._callers) + len(self._handed) >= MOST_CALLERS:
+                self._counts.add("refused")
                 connection.close()
                 return
             caller = Caller(connection, pid, os.pidfd_open(pid))
+            caller.left = partial(self._handed.discard, caller)
         except BlockingIOError:
             return
         except OSError as error:
@@ -159,7 +166,7 @@ class Beside:
             try:
                 raw, fds = read_packet(caller.socket)
             except ProtocolError as error:
-                self._counts["malformed"] += 1
+                self._counts.add("malformed")
                 self._answer(caller, {"error": {"code": error.code, "message": error.message}}, ())
                 raise EOFError from None
             if not raw:
@@ -185,13 +192,16 @@ class Beside:
             handler = self.handlers.get(ask) if isinstance(ask, str) else None
             if handler is None:
                 raise ProtocolError(f"a request asks for one of {', '.join(self.handlers)}, got {ask!r:.60}")
+            self._handed.add(caller)  # before its new owner can close it
             answer, outgoing = handler(caller, request, fds)
         except MemsvcError as error:
-            self._counts["malformed" if isinstance(error, ProtocolError) else "refused"] += 1
+            self._counts.add("malformed" if isinstance(error, ProtocolError) else "refused")
             answer = {"error": {"code": error.code, "message": error.message}}
         except Exception as error:  # serving goes on whatever one request has met
             log.exception("a request beside the addresses failed")
             answer = {"error": {"code": ServerError.code, "message": f"the server failed: {type(error).__name__}: {error}"}}
+        if not caller.released:
+            self._handed.discard(caller)
         self._answer(caller, answer, outgoing)
         if caller.released:
             self._unregister(caller)

@@ -13,8 +13,11 @@ from memsvc_proto.errors import ConfigError
 from .address import Address
 
 
-def bind(socket: zmq.Socket[bytes], address: Address, setting: str) -> Address:
-    """Binds and returns the address with its real port. ConfigError says what is in the way and what to do."""
+def bind(socket: zmq.Socket[bytes], address: Address, setting: str, private: bool = False) -> Address:
+    """Binds and returns the address with its real port. ConfigError says what is in the way and what to do.
+
+    `private`: nobody but this user can connect to an ipc address, whatever the umask; else the umask says who can.
+    """
     try:
         if address.is_ipc:
             _refuse_other_file(address, setting)
@@ -22,7 +25,14 @@ def bind(socket: zmq.Socket[bytes], address: Address, setting: str) -> Address:
         numeric = address.numeric()
         if numeric.is_ipv6:
             socket.setsockopt(zmq.IPV6, 1)
-        socket.bind(str(numeric))
+        if address.is_ipc and private:
+            before = os.umask(0o177)  # of the whole process, for a moment: a mode that is set afterwards comes too late for who connects at once
+            try:
+                socket.bind(str(numeric))
+            finally:
+                os.umask(before)
+        else:
+            socket.bind(str(numeric))
     except (zmq.ZMQError, OSError) as error:
         raise ConfigError(f"{setting}: {address} cannot be bound: {_reason(address, error)}", path=setting) from None
     if address.is_ipc:

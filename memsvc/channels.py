@@ -9,26 +9,41 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from memsvc_client.beside import close_all
-from memsvc_client.channel import Plan
+from memsvc_client.channel import MOST_RING_BYTES, Plan
 from memsvc_client.memory_file import MemoryFile
 from memsvc_proto.errors import ProtocolError
-from memsvc_proto.wire import ALIGN
+from memsvc_proto.wire import ALIGN, Kind
 from numpy.typing import NDArray
 
 from .beside import Caller, Handler
 
+if TYPE_CHECKING:
+    from .guard import Guard
+
 IN_PLACE_BYTES = 1 << 16
 """Messages from this size on are read where they are; smaller ones are copied first, so that nothing changes while it is read."""
+SHARE_BYTES = 1 << 16
+"""After so much of one client the others have their turn: of what is large a single message (memsvc/README.md, "Who waits")."""
 _BURST = 64
 
 
 class Channel:
     """One client's memory. Its methods belong to the router's thread."""
 
-    def __init__(self, identity: bytes, connection: socket.socket, pidfd: int, memory: MemoryFile, plan: Plan) -> None:
+    def __init__(
+        self,
+        identity: bytes,
+        connection: socket.socket,
+        pidfd: int,
+        memory: MemoryFile,
+        plan: Plan,
+        key: str = "",
+        closed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`key`: of who has handed it over, where the server has keys. `closed` is called once it is."""
         self.identity = identity
         self.up, self._down = plan.rings(memory)
         self.owed = 0
@@ -37,10 +52,13 @@ class Channel:
         self.most = plan.up // ALIGN
         """Messages that the ring holds at the most: who reads so many has read what was there."""
         self.offered = time.monotonic()
+        self.bytes = plan.bytes
         self._slot_bytes = plan.slot_bytes
         places = [plan.slots_at + number * plan.stride for number in range(plan.slots)]
         self._slots = [memory.bytes[at : at + plan.slot_bytes] for at in places]
         self._connection, self._pidfd = connection, pidfd
+        self.key = key
+        self._closed = closed
 
     def slot(self, number: int, size: int) -> NDArray[Any] | None:
         """Where batch `number` is drawn into, if it has `size` bytes."""
@@ -83,6 +101,7 @@ class Channel:
         pidfd, self._pidfd = self._pidfd, -1
         if pidfd >= 0:
             close_all([pidfd])
+            self._closed()
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):  # full of what wakes it already, or ended: that is seen elsewhere
@@ -110,6 +129,11 @@ class Channels:
         """Readable when a client that was not looked at has written, or has gone."""
         return self._epoll.fileno()
 
+    @property
+    def held_bytes(self) -> int:
+        """Of the memory that clients share with this router, as far as they may use it. Any thread."""
+        return sum(one.bytes for one in [*self.begun.values(), *self._waiting.values()])
+
     def offer(self, channel: Channel) -> None:
         """A client has handed memory over. Any thread."""
         with self._guard:
@@ -119,13 +143,20 @@ class Channels:
             self._offers.append(channel)
         self._wake()
 
-    def begin(self, identity: bytes) -> Channel | None:
-        """The client has said SHARED: what it writes is read from now on."""
+    def key(self, identity: bytes) -> str:
+        """Of whoever has said SHARED."""
+        channel = self.begun.get(identity)
+        return "" if channel is None else channel.key
+
+    def begin(self, identity: bytes, key: str = "") -> Channel | None:
+        """The client with this key has said SHARED: what it writes is read from now on. None: it has handed nothing over."""
         self.admit()
-        channel = self._waiting.pop(identity, None)
-        if channel is not None:
-            self.begun[identity] = channel
-            self._hot[channel] = None
+        channel = self._waiting.get(identity)
+        if channel is None or channel.key != key:
+            return None
+        del self._waiting[identity]
+        self.begun[identity] = channel
+        self._hot[channel] = None
         return channel
 
     def admit(self) -> None:
@@ -140,12 +171,9 @@ class Channels:
                 self._sources[fd] = channel
                 self._epoll.register(fd, select.EPOLLIN)
 
-    def serve(self) -> bool:
-        """Handles messages of those that are looked at. True when there were any."""
-        served = False
-        for channel in list(self._hot):
-            served = self._read(channel, _BURST) or served
-        return served
+    def serve(self) -> int:
+        """Handles messages of those that are looked at, by turns; returns their bytes, 0 when there were none."""
+        return sum([self._read(channel, _BURST, SHARE_BYTES) for channel in list(self._hot)])
 
     def sleep(self) -> bool:
         """Before the thread sleeps until `fileno` is readable; False: somebody has written meanwhile."""
@@ -210,15 +238,17 @@ class Channels:
             self.drop(identity)
         self._epoll.close()
 
-    def _read(self, channel: Channel, most: int) -> bool:
-        served = 0
+    def _read(self, channel: Channel, most: int, most_bytes: int = MOST_RING_BYTES) -> int:
+        # Returns the bytes that were handled; a mark counts as a header.
+        served = handled = 0
         ring = channel.up
         try:
-            while served < most and channel.owed <= 0 and self.begun.get(channel.identity) is channel:
+            while served < most and handled < most_bytes and channel.owed <= 0 and self.begun.get(channel.identity) is channel:
                 size = ring.front()
                 if size < 0:
                     break
                 served += 1
+                handled += size or ALIGN
                 if size == 0:
                     ring.pop()
                     channel.owed, channel.owed_since = channel.owed + 1, time.monotonic()
@@ -229,13 +259,14 @@ class Channels:
                     ring.pop()
         except ProtocolError as error:
             self._gone(channel.identity, error)
-        return served > 0
+        return handled
 
 
-def handing_over(channels: Mapping[str, Channels]) -> Handler:
+def handing_over(channels: Mapping[str, Channels], guard: Guard | None = None) -> Handler:
     """What Beside does with {"ask": "channel"}: `channels` are those of each link's router."""
 
     def handle(caller: Caller, request: dict[str, Any], fds: list[int]) -> tuple[dict[str, Any], Sequence[int]]:
+        key = "" if guard is None else guard.bearer(request.get("token"), Kind.SHARED)
         link, identity = request.get("link"), request.get("identity")
         plan = Plan(*(request.get(name) for name in Plan._fields))  # type: ignore[arg-type]
         if not plan.possible():
@@ -246,7 +277,7 @@ def handing_over(channels: Mapping[str, Channels]) -> Handler:
             raise ProtocolError(f"a channel comes with the descriptor of its memory, {len(fds)} came")
         memory = MemoryFile.of(fds[0], plan.bytes, touch=False)
         memory.close()  # it stays mapped
-        channel = Channel(bytes.fromhex(identity), caller.socket, caller.pidfd, memory, plan)
+        channel = Channel(bytes.fromhex(identity), caller.socket, caller.pidfd, memory, plan, key, caller.left)
         caller.release()
         channels[link].offer(channel)
         return {"shared": True}, ()

@@ -1,4 +1,4 @@
-"""The command line: `memsvc serve`, `check`, `stats`, `set`, `demo`, `bench`.
+"""The command line: `memsvc serve`, `check`, `stats`, `checkpoint`, `set`, `keys`, `demo`, `bench`.
 
 Exit status 0: done; 1: it cannot be; 2: wrong arguments or configuration.
 """
@@ -24,12 +24,13 @@ from memsvc_proto.errors import ConfigError, MemsvcError
 
 from .config import Config
 from .explain import explained
-from .machine import checked_footprint, keep_freed_memory, memory_limit, raise_file_limit
+from .machine import checked_footprint, footprint_on_disk, keep_freed_memory, memory_limit, raise_file_limit
 
 _CONFIG_ERROR = 2
 _FAILED = 1
 _LOOK_S = 0.25
 _FLAGS = ("address", "advertise", "memory", "control", "seed")
+_KEYS = click.option("--keys", envvar="MEMSVC_KEYS", help="A key file of `memsvc keys`, for a server that asks for one; or set MEMSVC_KEYS.")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -49,12 +50,17 @@ def main() -> None:
 @click.option("--control", help='server.control: gRPC\'s HOST:PORT; "" is off.')
 @click.option("--seed", type=int, help="server.seed: 0 takes one from the system.")
 @click.option("--insecure", is_flag=True, default=None, help="server.insecure: allow addresses that other machines can reach.")
-def serve(file: str, ready_file: str | None, **flags: Any) -> None:
+@click.option(
+    "--on-mismatch",
+    type=click.Choice(["file", "config"]),
+    help="What holds where server.data was written under other steps or tables: the stored ones, or FILE's, and what fits of the tables is kept.",
+)
+def serve(file: str, ready_file: str | None, on_mismatch: str | None, **flags: Any) -> None:
     """Serve the tables of FILE (default: memsvc.toml) until SIGTERM or SIGINT."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    for number in (signal.SIGTERM, signal.SIGINT):  # until it serves they end it at once, also while it takes its memory
+        signal.signal(number, signal.SIG_DFL)
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # a port in use is one line of ours, not gRPC's as well
     from .server import Server
 
@@ -62,7 +68,9 @@ def serve(file: str, ready_file: str | None, **flags: Any) -> None:
     keep_freed_memory()
     files = raise_file_limit()
     log = logging.getLogger("memsvc")
-    with _guarded(lambda: Server(config)) as server:
+    with _guarded(lambda: Server(config, on_mismatch)) as server:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stop.set())
         about = {"address": server.address, "control": server.control, "http": server.http, "pid": os.getpid()}
         log.info("serving %s on %s, control %s, %d bytes, %d open files at most", ", ".join(t["name"] for t in config.tables), server.address,
                  server.control or "off", config.server.memory, files)  # fmt: skip
@@ -104,19 +112,36 @@ def check(file: str) -> None:
     )
     click.echo("control    " + ("off" if control is None else f"{control.host_port}" + (" (a free port)" if control.port == 0 else "")))
     click.echo("http       not in this version")
+    click.echo("keys       " + (server.keys or "none: whoever reaches the addresses may do anything"))
     footprint = _guarded(lambda: checked_footprint(config), status=_FAILED)
     limit, whose = memory_limit()
     click.echo(f"memory     {footprint['bytes']} bytes for {footprint['steps']} steps of {footprint['step_bytes']} bytes; {whose} is {limit} bytes")
+    if server.durability == "off":
+        click.echo("disk       none: durability is off")
+    else:
+        click.echo(f"disk       up to {footprint_on_disk(config):,} bytes, and the parameters, in {server.data} ({server.durability})")
 
 
 @main.command()
 @click.argument("address")
 @click.option("--timeout", default=5.0, show_default=True, help="Seconds to wait for the answer.")
-def stats(address: str, timeout: float) -> None:
+@_KEYS
+def stats(address: str, timeout: float, keys: str | None) -> None:
     """Print the statistics of the server at ADDRESS as JSON."""
     from .remote import ask_stats
 
-    click.echo(json.dumps(_guarded(lambda: ask_stats(address, timeout), status=_FAILED), indent=2))
+    click.echo(json.dumps(_guarded(lambda: ask_stats(address, timeout, keys), status=_FAILED), indent=2))
+
+
+@main.command()
+@click.argument("address")
+@click.option("--timeout", default=60.0, show_default=True, help="Seconds to wait until it is on disk.")
+@_KEYS
+def checkpoint(address: str, timeout: float, keys: str | None) -> None:
+    """Take a snapshot of the server at ADDRESS now, while it serves; print what was written as JSON once it is on disk."""
+    from .remote import checkpoint as take
+
+    click.echo(json.dumps(_guarded(lambda: take(address, timeout, keys), status=_FAILED), indent=2))
 
 
 @main.command("set")
@@ -124,7 +149,8 @@ def stats(address: str, timeout: float) -> None:
 @click.argument("table")
 @click.argument("changes", nargs=-1, required=True, metavar="PATH=VALUE...")
 @click.option("--timeout", default=5.0, show_default=True, help="Seconds to wait for the answer.")
-def set_(address: str, table: str, changes: tuple[str, ...], timeout: float) -> None:
+@_KEYS
+def set_(address: str, table: str, changes: tuple[str, ...], timeout: float, keys: str | None) -> None:
     """Change settings of TABLE while the server at ADDRESS runs, as in `priority.exponent=0.5`: all of them or none.
 
     Prints the table's settings as JSON. `memsvc check` lists the paths that can be changed. The file is not changed: what is to hold after a restart
@@ -137,7 +163,27 @@ def set_(address: str, table: str, changes: tuple[str, ...], timeout: float) -> 
         if not equals:
             raise _end(f"{path}: expected PATH=VALUE, as in priority.exponent=0.5", _CONFIG_ERROR)
     values = {path: _value(text) for path, _, text in pairs}
-    click.echo(json.dumps(_guarded(lambda: change(address, table, values, timeout), status=_FAILED), indent=2))
+    click.echo(json.dumps(_guarded(lambda: change(address, table, values, timeout, keys), status=_FAILED), indent=2))
+
+
+@main.command("keys")
+@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False))
+@click.option("--add", metavar="NAME", help="One more client's key, in a folder that is there.")
+@click.option("--role", type=click.Choice(["actor", "learner", "viewer", "admin"]), help="Of --add.")
+@click.option("--host", multiple=True, help="A name or address for the server's certificate, beside localhost; for tools that check it.")
+def keys_(folder: str, add: str | None, role: str | None, host: tuple[str, ...]) -> None:
+    """Make keys for a server (`server.keys = "DIR"`) and a client of each role, in a new folder DIR; nothing is ever overwritten.
+
+    Give each client its own file (NAME.key, readable by its user alone) and name it by --keys, keys=FILE or MEMSVC_KEYS.
+    """
+    from . import keys as making
+
+    if (add is None) != (role is None) or (add is not None and host):
+        raise _end("--add NAME and --role ROLE go together, without --host", _CONFIG_ERROR)
+    path = Path(folder).absolute()
+    made = _guarded(lambda: making.make(path, host) if add is None else [making.add(path, add, str(role))], status=_FAILED)
+    for one in made:
+        click.echo(one)
 
 
 @main.command()
@@ -152,6 +198,7 @@ def demo(env: str, seconds: float | None, out: str, seed: int, plain: bool) -> N
         from .demo import main as run
     except ImportError as error:
         raise _end(f"the demo needs {error.name or error}; pip install 'memsvc[demo]'", _FAILED) from error
+    _for_children(None)
     sys.exit(run(env, seconds, out, seed, plain))
 
 
@@ -173,7 +220,8 @@ def demo(env: str, seconds: float | None, out: str, seed: int, plain: bool) -> N
 @click.option("--plot", type=click.Path(), help="Write rates over time and latencies here, a PNG; needs memsvc[bench].")
 @click.option("--plain", is_flag=True, help="Plain lines instead of the live display.")
 @click.option("--yes", is_flag=True, help="With --address: insert, and change priorities, although its tables hold items.")
-def bench(**options: Any) -> None:
+@_KEYS
+def bench(keys: str | None, **options: Any) -> None:
     """Measure throughput and latency of WORKLOAD: pixels (default), vector, sequence or football; what arrived is counted, not what was sent.
 
     pixels: steps of 4 x 84 x 84 bytes. vector: of 168 bytes. sequence: 80 frames of 84 x 84. football: 3-step transitions of 96 x 72 x 4 frames, held
@@ -185,6 +233,7 @@ def bench(**options: Any) -> None:
         from .children import ChildFailed
     except ImportError as error:
         raise _end(f"bench needs {error.name or error}; pip install 'memsvc[bench]'", _FAILED) from error
+    _for_children(keys if options["address"] is not None else None)
     try:
         sys.exit(_guarded(lambda: run(Options(**options), sys.argv[1:])))
     except ChildFailed as error:
@@ -198,6 +247,13 @@ def _load(file: str, flags: dict[str, Any]) -> Config:
         raise _end(f"{file}: there is no such file; name one, as in `memsvc serve memsvc.toml`", _CONFIG_ERROR) from None
     except (MemsvcError, OSError) as error:
         raise _end(str(error), _CONFIG_ERROR) from None
+
+
+def _for_children(keys: str | None) -> None:
+    # Who is started from here finds its key file, or, with a server of this run's own, none.
+    os.environ.pop("MEMSVC_KEYS", None)
+    if keys is not None:
+        os.environ["MEMSVC_KEYS"] = os.path.abspath(keys)
 
 
 def _value(text: str) -> Any:

@@ -35,6 +35,15 @@ def check_coherence(path: str, table: Mapping[str, Any]) -> None:
     _check_ratio(path, table)
 
 
+def check_durability(server: Mapping[str, Any]) -> None:
+    """`server` is the normalised [server] section. Raises ConfigError."""
+    mode = server["durability"]
+    if mode != "off" and not server["data"]:
+        raise _refuse("server", "data", f'is missing: durability = {shown(mode)} needs a folder of its own, as in data = "/var/lib/memsvc"')
+    if mode != "journal" and server["fsync_ms"]:
+        raise _refuse("server", "fsync_ms", f'{server["fsync_ms"]} needs durability = "journal", got {shown(mode)}; leave it out, or set that')
+
+
 def at(table: Mapping[str, Any], key: str) -> Any:
     """The value of a path such as "limits.min_items" in a normalised table."""
     value: Any = table

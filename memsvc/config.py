@@ -14,7 +14,7 @@ from memsvc_proto.errors import ConfigError
 
 from . import address as addresses
 from . import rules
-from .coherence import check_coherence
+from .coherence import check_coherence, check_durability
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -40,6 +40,8 @@ class ServerConfig:
     insecure: bool
     memory: int
     """Bytes: the hard budget of the step store."""
+    max_message: int
+    """Bytes of the largest message that is taken in parts: of parameters, or of a push."""
     control: str | None
     """gRPC's host:port; None: the port after address's; "" is off."""
     http: str | None
@@ -47,9 +49,15 @@ class ServerConfig:
     seed: int
     """0: from the system."""
     durability: str
+    """"off", "snapshot" or "journal"."""
     data: str
+    """Where it lies: a folder of this server alone."""
     fsync_ms: int
+    """Of what was acknowledged, the newest so many milliseconds may be lost with the machine; 0: nothing is acknowledged before it is on disk."""
+    snapshot_s: float
+    """How often a snapshot is taken."""
     keys: str
+    """Folder of `memsvc keys`; "": none are asked for."""
 
     @property
     def control_address(self) -> addresses.Address | None:
@@ -136,14 +144,17 @@ def _server(given: Any, flags: Mapping[str, Any], environ: Mapping[str, str]) ->
             values[key] = rules.SERVER[key].check(path, value)
     server = ServerConfig(**values)
     _check_addresses(server)
+    check_durability(values)
     return server
 
 
 def _from_text(value: str, default: Any) -> Any:
     if isinstance(default, bool):
         return {"true": True, "1": True, "false": False, "0": False}.get(value.lower(), value)
-    if isinstance(default, int) and re.fullmatch(r"-?\d+", value):
+    if isinstance(default, int | float) and re.fullmatch(r"-?\d+", value):
         return int(value)
+    if isinstance(default, float) and re.fullmatch(r"-?\d*\.\d+", value):
+        return float(value)
     return value
 
 
@@ -156,10 +167,11 @@ def _check_addresses(server: ServerConfig) -> None:
     if server.http:
         raise rules.later("server.http", server.http, "")
     for path, where in (("server.address", door), ("server.control", server.control_address)):
-        if where is not None and not where.is_loopback and not server.insecure:
+        if where is not None and not where.is_loopback and not server.keys and not server.insecure:
             raise ConfigError(
-                f"{path}: {where.host_port} can be reached from other machines and this version has no keys; "
-                f"use a loopback address such as 127.0.0.1, or set server.insecure = true on a network that you trust",
+                f"{path}: {where.host_port} can be reached from other machines, and without keys whoever reaches it may do anything; make some with "
+                f'`memsvc keys DIR` and set server.keys = "DIR", use a loopback address such as 127.0.0.1, or set server.insecure = true on a '
+                f"network that you trust",
                 path=path,
             )
 

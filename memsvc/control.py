@@ -9,9 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from memsvc_proto import wire
-from memsvc_proto.errors import ConfigError
+from memsvc_proto.errors import ConfigError, ServerError
 
 from .address import Address
+from .permits import interceptor, server_credentials
 
 try:
     import grpc
@@ -24,6 +25,7 @@ except ImportError as error:
     ) from error
 
 if TYPE_CHECKING:
+    from .guard import Guard
     from .server import Server
 
 log = logging.getLogger("memsvc")
@@ -46,17 +48,19 @@ _OF_ACTORS = (
 class Control:
     """A running gRPC server. Thread-safe."""
 
-    def __init__(self, server: Server, where: Address) -> None:
-        """Binds `where` and serves. Raises ConfigError when it is in use."""
+    def __init__(self, server: Server, where: Address, guard: Guard | None = None) -> None:
+        """Binds `where` and serves; with a guard by TLS, to who has a certificate of its authority. Raises ConfigError when it is in use."""
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="memsvc-control")
         # Without so_reuseport = 0 a second server would share the port in silence.
-        self._grpc = grpc.server(self._pool, options=[("grpc.so_reuseport", 0)])
+        asked = () if guard is None else (interceptor(guard),)
+        self._grpc = grpc.server(self._pool, interceptors=asked, options=[("grpc.so_reuseport", 0)])
         pb_grpc.add_ControlServicer_to_server(_Servicer(server), self._grpc)
         self._health = health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         reflection.enable_server_reflection((_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc)
         try:
-            port = self._grpc.add_insecure_port(where.numeric().host_port)
+            at = where.numeric().host_port
+            port = self._grpc.add_insecure_port(at) if guard is None else self._grpc.add_secure_port(at, server_credentials(guard))
         except (RuntimeError, OSError):
             port = 0
         if not port:
@@ -96,6 +100,15 @@ class _Servicer:
         """See control.proto."""
         index = self._index(request.name, context)
         return _answered(context, lambda: self._configure(index, request.settings_json))
+
+    def Checkpoint(self, request: Any, context: Any) -> Any:
+        """See control.proto."""
+        try:
+            return pb.CheckpointReply(**self._server.checkpoint())
+        except ConfigError as error:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        except ServerError as error:
+            context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
 
     def _index(self, name: str, context: Any) -> int:
         names = [table.name for table in self._server.engine.tables]

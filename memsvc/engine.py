@@ -19,13 +19,15 @@ from .arrivals import Arrivals
 from .config import Config
 from .configuring import Configuring
 from .deliveries import Deliveries
+from .keeping import Keeping, Off
 from .members import Members, replaced
 from .parameters import Parameters
-from .peer import Peer
+from .peer import Membership, Peer
 from .pool import Pool
 from .publishing import Notice, Publishing
 from .report import report
 from .table import Table
+from .tally import Tally
 from .telling import Telling
 
 log = logging.getLogger("memsvc")
@@ -46,24 +48,35 @@ class Engine:
     another peer's push or draw needs.
     """
 
-    def __init__(self, config: Config, clock: Callable[[], float] = time.monotonic) -> None:
-        """Takes and touches the memory. Raises ConfigError where it cannot."""
+    def __init__(self, config: Config, clock: Callable[[], float] = time.monotonic, keeper: Keeping | None = None) -> None:
+        """Takes and touches the memory, or what `keeper` has restored. Raises ConfigError where it cannot."""
         from memsvc_core import Replay
 
         self.config = config
         self.clock = clock
-        self.epoch = os.urandom(8).hex()
+        self.keeper = keeper or Off()
+        self.epoch = self.keeper.epoch or os.urandom(8).hex()
         self.addresses = {"draw": "", "params": "", "beside": ""}
+        self.measures: list[Callable[[], dict[str, int]]] = []
+        """Give bytes of queues that carriers have, by name."""
         self.about: dict[str, Any] = {}  # what the server adds to the statistics: its addresses
+        self.guarded: Callable[[], dict[str, Any]] | None = None
+        """What the statistics say of keys, where the server has some."""
         self.notices: list[Notice] = []
         self.parameters = Parameters()
         # Keys are never reused, over restarts either: streams are numbered from a random place (28 bits).
         self.first_stream = int.from_bytes(os.urandom(4), "little") % (1 << _STREAM_BITS)
-        self.seed = config.server.seed or int.from_bytes(os.urandom(8), "little")
+        self.seed = self.keeper.seed or config.server.seed or int.from_bytes(os.urandom(8), "little")
         self.started = clock()
-        self.counts = {"messages": 0, "malformed": 0, "refused": 0, "failures": 0, "lost": 0, "unsent": 0}
+        self.counts = Tally(
+            *("messages", "unreadable", "malformed", "refused", "failures", "lost", "unsent"),
+            *("forbidden", "unknown_keys", "broken_handshakes"),
+        )
+        self.turned_away = Tally("greeting", "replaced", "table", "forbidden")
+        """Pushes that the core never saw: before HELLO, after another client had taken the actor's name, for a table that is not there, by a key
+        that may not push."""
         schema, specs = config.specs()
-        self.replay = Replay(schema, specs, config.server.memory, self.seed, self.first_stream)
+        self.replay = self.keeper.replay or Replay(schema, specs, config.server.memory, self.seed, self.first_stream)
         self.pool = Pool(POOL_BYTES)
         self.deliveries = Deliveries(self.replay)
         self.tables = [
@@ -72,7 +85,7 @@ class Engine:
         ]
         self.members = Members(self.replay)
         self.telling = Telling(self.replay, self.members)
-        self.publishing = Publishing(self.replay, self.parameters, self.notices)
+        self.publishing = Publishing(self.replay, self.parameters, self.notices, self.keeper.when_kept)
         self._configuring = Configuring(self.replay, schema, self.members, self.telling.settings)
         self._arrivals = Arrivals(self)
         self._pid = os.getpid()
@@ -99,7 +112,8 @@ class Engine:
         """Acts on one message and answers through peer.send. Whatever goes wrong becomes an ERROR to this peer alone; raises UsedAfterFork only."""
         self._check_process()
         now = peer.heard = self.clock()
-        self.counts["messages"] += 1
+        peer.messages += 1
+        self.counts.add("messages")
         try:
             handler = self._handlers.get(message.kind)
             if handler is None:
@@ -113,32 +127,32 @@ class Engine:
         except MemsvcError as error:
             self.refuse(peer, message.seq, error)
         except Exception as error:  # serving goes on whatever one request has met
-            self.counts["failures"] += 1
+            self.counts.add("failures")
             log.exception("%s of %s failed", message.kind.name, _name(peer))
             self.refuse(peer, message.seq, ServerError(f"the server failed over {message.kind.name}: {type(error).__name__}: {error}"))
 
     def refuse(self, peer: Peer, seq: int, error: MemsvcError) -> None:
         """Sends `error` to the peer as the answer of `seq`."""
-        self.counts["refused"] += 1
+        self.counts.add("refused")
         details = {key: value for key, value in error.details.items() if isinstance(value, (bool, int, float, str, list, dict)) or value is None}
         peer.send(Message(Kind.ERROR, seq, meta={"code": error.code, "message": error.message, "details": details}))
 
     def malformed(self, peer: Peer, error: ProtocolError) -> None:
         """Counts a malformed message, and logs the first of each peer."""
-        self.counts["malformed"] += 1
+        self.counts.add("malformed")
         if self.members.first_complaint(peer):
             log.warning("dropped a message of %s: %s (further ones of this client are counted only)", _name(peer), error)
 
     def unsent(self, peer: Peer, message: Message) -> None:
         """A carrier could not send this to a peer that does not read. A batch is put back where that matters."""
-        self.counts["unsent"] += 1
+        self.counts.add("unsent")
         if message.kind is Kind.BATCH:
             self.deliveries.unsent(peer, message.table, message.seq)  # requests that can be served now are by the next tick
 
     def lost(self, peer: Peer) -> None:
         """The peer's connection is gone: requests are dropped, open batches put back; an actor's queue is used up, then its weight leaves."""
         if self._arrivals.remove(peer) and peer.member is not None:
-            self.counts["lost"] += 1
+            self.counts.add("lost")
             log.info("lost %s", _name(peer))
 
     def owes(self, peer: Peer) -> bool:
@@ -172,7 +186,7 @@ class Engine:
                 self._next_probe = now + PROBE_S
                 self._probe(now)
         except Exception:  # the carrier's loop must go on
-            self.counts["failures"] += 1
+            self.counts.add("failures")
             log.exception("the server's tick failed")
 
     def stats(self) -> dict[str, Any]:
@@ -184,14 +198,15 @@ class Engine:
         """Changes settings of a table that serves (changes.py), tells everybody, returns the normalised ones. Raises ConfigError, UsedAfterFork."""
         self._check_process()
         settings = self._configuring.change(table, changes)
+        self.keeper.configured(table.index, settings)
         self._served(table, self.clock())
         return settings
 
-    def publish(self, topic: str, blob: Sized) -> int:
+    def publish(self, topic: str, blob: Sized, once: str = "") -> int:
         """Keeps parameters that came in memory (lending.py) as the newest of `topic`, tells everybody, returns their version. ProtocolError: too many
         topics.
         """
-        version = self.publishing.keep(topic, blob)
+        version = self.publishing.keep(topic, blob, once)
         self._aged(self.clock())
         return version
 
@@ -220,13 +235,19 @@ class Engine:
         self._arrivals.hello(peer, message)
 
     def _bye(self, peer: Peer, message: Message, now: float) -> None:
+        member = peer.member
         self._arrivals.remove(peer)
-        peer.send(Message(Kind.BYE, message.seq))
+
+        def answer() -> None:  # behind the acknowledgements, which do not go to who has left
+            meta = {"stored": member.stored} if member is not None and member.session else {}
+            peer.send(Message(Kind.BYE, message.seq, meta=meta))
+
+        self.keeper.when_safe(answer)
         for table in self.tables:  # what was put back may be what others wait for
             self._served(table, now)
 
     def _ping(self, peer: Peer, message: Message, now: float) -> None:
-        peer.send(Message(Kind.PONG, message.seq, meta={"member": peer.member is not None}))
+        peer.pong(message.seq, self.keeper.waits)
 
     def _stats(self, peer: Peer, message: Message, now: float) -> None:
         peer.send(Message(Kind.STATS, message.seq, meta=self.stats()))
@@ -236,15 +257,30 @@ class Engine:
     def _push(self, peer: Peer, message: Message, now: float) -> None:
         member = peer.member
         if member is None or member.role != "actor":
+            self.turned_away.add("greeting")
             raise ProtocolError("PUSH comes before HELLO: say HELLO as an actor first", hello=True)
         if member.replaced:
+            self.turned_away.add("replaced")
             raise replaced(member)
+        if message.table >= len(self.tables):
+            self.turned_away.add("table")
         table = self.table(message.table)
-        self.replay.push(member.actor, message.body)
-        peer.last_push = message.seq
-        peer.told.clear()
+        try:
+            self.replay.push(member.actor, message.body, message.b)
+        except ProtocolError:  # its number is dealt with all the same
+            member.taken = max(member.taken, message.b)
+            raise
+        seq, number = message.seq, message.b
+        member.taken = max(member.taken, number)
         if table.retry(now):
             self.telling.feed(table, now, at_once=True)
+        self.keeper.when_safe(lambda: self._stored(peer, member, seq, number, table))
+
+    def _stored(self, peer: Peer, member: Membership, seq: int, number: int, table: Table) -> None:
+        """A push is acknowledged: it is as safe as the settings want it."""
+        peer.last_push = max(peer.last_push, seq)
+        member.stored = max(member.stored, number)
+        peer.told.clear()
         self.telling.acknowledge(peer, table.index)
         self.telling.feedback(member.actor, table.index)
 
@@ -262,23 +298,26 @@ class Engine:
             self._served(table, now)
 
     def _update(self, peer: Peer, message: Message, now: float) -> None:
-        access.update(self.replay, self.table(message.table), peer, message)
+        access.update(self.replay, self.table(message.table), peer, message, self.keeper.when_safe)
 
     def _get(self, peer: Peer, message: Message, now: float) -> None:
         access.get(self.replay, self.table(message.table), self.pool, peer, message)
 
     def _delete(self, peer: Peer, message: Message, now: float) -> None:
         table = self.table(message.table)
-        access.delete(self.replay, table, peer, message)
+        access.delete(self.replay, table, peer, message, self.keeper.when_safe)
         self._served(table, now)
 
     def _configure(self, peer: Peer, message: Message, now: float) -> None:
         table = self.table(message.table)
-        peer.send(Message(Kind.CONFIGURED, message.seq, table.index, meta=self.configure(table, message.meta)))
+        settings = self.configure(table, message.meta)
+        self.keeper.when_safe(lambda: peer.send(Message(Kind.CONFIGURED, message.seq, table.index, meta=settings)))
 
     # Parameters.
 
     def _publish(self, peer: Peer, message: Message, now: float) -> None:
+        if peer.member is None:
+            raise ProtocolError("PUBLISH comes before HELLO: say HELLO first", hello=True)
         self.publishing.publish(peer, message)
         self._aged(now)
 

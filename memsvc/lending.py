@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 from memsvc_client.params import check_head
 from memsvc_client.segments import hold, mapped, numbers
 from memsvc_proto.errors import ProtocolError
+from memsvc_proto.wire import Kind
 
 from .beside import Beside, Caller
 from .parameters import checked_topic
 
 if TYPE_CHECKING:
     from .engine import Engine
+    from .guard import Guard
 
 
 class Held:
@@ -59,23 +61,30 @@ class _Lent(list[int]):
 
 
 class Lending:
-    """Answers "publish" {topic, size} and one descriptor with {version}; "fetch" {topic, newer_than} with {version, size} and one descriptor, or
-    with {version} alone where nothing is newer, or what is newer came by a message. Runs on Beside's thread.
+    """Answers "publish" {topic, size, once} and one descriptor with {version}; "fetch" {topic, newer_than} with {version, size} and one descriptor,
+    or with {version} alone where nothing is newer, or what is newer came by a message. Runs on Beside's thread.
     """
 
-    def __init__(self, beside: Beside, engine: Engine) -> None:
+    def __init__(self, beside: Beside, engine: Engine, guard: Guard | None = None) -> None:
+        """With a guard a request has the "token" that its client's WELCOME has told."""
         self._engine = engine
+        self._guard = guard
         beside.handlers |= {"publish": self.publish, "fetch": self.fetch}
 
     def publish(self, caller: Caller, request: dict[str, Any], fds: list[int]) -> tuple[dict[str, Any], list[int]]:
-        """Raises ProtocolError for what cannot be taken."""
+        """Raises ProtocolError for what cannot be taken, Forbidden."""
+        if self._guard is not None:
+            self._guard.bearer(request.get("token"), Kind.PUBLISH)
         topic = checked_topic(request.get("topic"))
         if len(fds) != 1:
             raise ProtocolError(f'"publish" comes with one descriptor, got {len(fds)}')
-        return {"version": self._engine.publish(topic, Held(fds[0], *numbers(request, "size")))}, []
+        once = str(request.get("once") or "")[:64]
+        return {"version": self._engine.publish(topic, Held(fds[0], *numbers(request, "size")), once)}, []
 
     def fetch(self, caller: Caller, request: dict[str, Any], fds: list[int]) -> tuple[dict[str, Any], list[int]]:
-        """Raises ProtocolError for what is no request."""
+        """Raises ProtocolError for what is no request, Forbidden."""
+        if self._guard is not None:
+            self._guard.bearer(request.get("token"), Kind.FETCH)
         version, blob = self._engine.parameters.newest(checked_topic(request.get("topic")))
         if version <= numbers(request, "newer_than")[0] or not isinstance(blob, Held):
             return {"version": version}, []

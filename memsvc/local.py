@@ -115,8 +115,19 @@ class LocalLink:
     transport = "process"
     parted = False
     slots = None
+    trouble = ""
+    refused = False
+    renewed = 0
+    breaks = 0
+    moved = 0.0
 
-    def share(self, up: int, down: int, slots: int = 0, slot_bytes: int = 0) -> None:
+    def let_go(self, seq: int) -> None:
+        """See Link."""
+
+    def withdraw(self, seq: int) -> None:
+        """See Link: everything has gone."""
+
+    def share(self, up: int, down: int, slots: int = 0, slot_bytes: int = 0, kept: bool = False) -> None:
         """See Link: there is nothing to share within a process."""
 
     def receive(self, timeout_s: float) -> Message | None:
@@ -170,6 +181,12 @@ class LocalEndpoint:
         if role == "door":
             self._engine.notices.append(peer.notice)
         return LocalLink(self._engine, peer, self._closed)
+
+    def queues(self) -> dict[str, int]:
+        """Bytes that wait in inboxes of clients in this process."""
+        with self._lock:
+            peers = list(self._peers)
+        return {"inboxes": sum(memoryview(one.body).nbytes + wire.HEADER_BYTES for peer in peers for one in list(peer.inbox))}
 
     def close(self) -> None:
         """Wakes every blocked client with Closed."""

@@ -98,6 +98,15 @@ def checked_footprint(config: Config) -> dict[str, int]:
     return footprint
 
 
+def footprint_on_disk(config: Config) -> int:
+    """Bytes that server.data may take with durability, parameters aside: segments of which half lives, what the journal has taken since the older of
+    two snapshots (each at the latest after as much as the memory, or 1 GiB), its slack, and the snapshots.
+    """
+    memory = config.server.memory
+    journal = 2 * max(memory, 1 << 30) if config.server.durability == "journal" else 0
+    return 2 * memory + journal + (512 << 20) + memory // 4
+
+
 def raise_file_limit() -> int:
     """Lifts the soft limit of open files to the hard one; returns it. Each connection takes one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -7,6 +7,7 @@ from typing import Any
 
 from memsvc_proto.errors import Closed
 
+from .hello import Hello
 from .peer import Membership, Peer
 
 
@@ -48,12 +49,20 @@ class Members:
             self._complained.add(peer)
             return True
 
-    def join(self, peer: Peer, member: Membership, envs: int) -> tuple[list[int], list[Peer]]:
-        """(the new actor's streams, the peers that it replaces). Raises Closed for a peer that was replaced itself."""
+    def join(self, peer: Peer, member: Membership, hello: Hello) -> tuple[list[int], bool, list[Peer]]:
+        """(the actor's streams, whether its session was known, the peers that it replaces: its own, over a connection that it has given up, or
+        another client of its name). Raises Closed for a peer that was replaced itself.
+        """
         if peer.member is not None and peer.member.replaced:
             raise replaced(peer.member)  # else two clients of one name would take turns
         with self._lock:
-            number, streams = self._replay.join(member.name, envs, member.topic)
+            resumed, member.session = False, hello.session
+            if hello.session:
+                who = (hello.name, hello.envs, hello.topic, hello.session, list(hello.streams), hello.first, hello.fed)
+                number, streams, member.stored, resumed = self._replay.resume(*who)
+                member.taken = max(member.stored, hello.first - 1)
+            else:
+                number, streams = self._replay.join(member.name, hello.envs, member.topic)
             before = peer.member
             if before is not None and before.role == "actor":
                 self._actors.pop(before.actor, None)
@@ -65,9 +74,9 @@ class Members:
             member.actor = int(number)
             peer.member = member
             self._actors[member.actor] = peer
-        if before is not None and before.role == "actor" and before.name != member.name:
-            self._replay.leave(before.actor)
-        return [int(stream) for stream in streams], namesakes
+            if before is not None and before.role == "actor" and before.name != member.name:
+                self._replay.leave(before.actor)
+        return [int(stream) for stream in streams], bool(resumed), namesakes
 
     def enter(self, peer: Peer, member: Membership) -> list[Peer]:
         """A learner or viewer has said who it is. Returns the links of this very client that the new one replaces."""
@@ -102,11 +111,12 @@ class Members:
 
     def _leave(self, peer: Peer) -> None:
         member = peer.member
-        if member is None or member.role != "actor" or member.replaced:
+        if member is None or member.role != "actor":
             return
-        with self._lock:
-            self._actors.pop(member.actor, None)
-        self._replay.leave(member.actor)
+        with self._lock:  # over both: its session may be resumed over another connection at this moment
+            if self._actors.get(member.actor) is peer:
+                del self._actors[member.actor]
+                self._replay.leave(member.actor)
 
 
 def replaced(member: Membership) -> Closed:

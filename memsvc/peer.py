@@ -26,6 +26,12 @@ class Membership:
     """Items that the learner asks for at a time."""
     actor: int = -1
     """The core's actor number; -1 for other roles."""
+    session: int = 0
+    """An actor's, 0 where it does not number its pushes."""
+    taken: int = 0
+    """Number of its newest push that the core has taken, and"""
+    stored: int = 0
+    """of the newest one that is acknowledged."""
     replaced: bool = False
     """A newer client of the same name has taken this one's place."""
 
@@ -45,11 +51,17 @@ class Peer(ABC):
     """Topic -> seq of a FETCH that waits until what was sent before has left."""
     asking: int = 0
     """SAMPLE requests that wait at the server."""
+    messages: int = 0
+    """Messages that it has sent."""
     heard: float = 0.0
     """When the last message came."""
     probed: float = 0.0
     """Seconds of silence after which it was last probed."""
     gone: bool = False
+    key: str = ""
+    """Public key of who is at its other end, where the server has keys."""
+    token: str = ""
+    """What its WELCOME tells for the socket beside the addresses."""
     order: threading.Lock = field(default_factory=threading.Lock)
     """Held from when the core is asked for what an actor is to be told until that is sent: numbered feedback must not overtake feedback, nor a
     WELCOME what was meant for the actor before it. Taken before any other lock but that of a change of settings."""
@@ -76,4 +88,13 @@ class Peer(ABC):
 
     def probe(self) -> None:
         """Sends what means nothing, which finds out whether the connection still exists; carriers whose connections cannot break do nothing."""
-        self.send(Message(Kind.PONG, meta={"member": self.member is not None}))
+        self.pong(0)
+
+    def pong(self, seq: int, waits: str = "") -> None:
+        """Answers a PING; `waits`: why nothing is acknowledged now."""
+        meta: dict[str, Any] = {"member": self.member is not None}
+        if self.member is not None and self.member.role == "actor":
+            meta["stored"] = self.member.taken
+        if waits:
+            meta["waits"] = waits
+        self.send(Message(Kind.PONG, seq, meta=meta))

@@ -7,9 +7,11 @@ from collections.abc import Callable, Sized
 from typing import Any
 
 from memsvc_proto.errors import ProtocolError
+from memsvc_proto.parts import WHOLE_BYTES
 from memsvc_proto.wire import Kind, Message
 
-from .parameters import Parameters, checked_topic
+from .keeping import WhenKept
+from .parameters import Parameters, Whole, checked_topic
 from .peer import Peer
 from .table import MAX_IN_FLIGHT
 
@@ -20,24 +22,30 @@ Notice = Callable[[str, int, int], None]
 class Publishing:
     """Thread-safe. The core learns of a version before anybody is told of it: items are stale from then on (DEFINITIONS 10)."""
 
-    def __init__(self, replay: Any, parameters: Parameters, notices: list[Notice]) -> None:
+    def __init__(self, replay: Any, parameters: Parameters, notices: list[Notice], when_kept: WhenKept) -> None:
         self._replay = replay
         self._parameters = parameters
         self._notices = notices
+        self._when_kept = when_kept
         self._lock = threading.Lock()  # versions reach the core in their order
 
     def publish(self, peer: Peer, message: Message) -> None:
         """Keeps the newest parameters of a topic, and tells everybody their version."""
         topic = checked_topic(message.meta.get("topic", ""))
-        version = self.keep(topic, message.body if isinstance(message.body, bytes) else bytes(message.body))
-        peer.send(Message(Kind.PUBLISHED, message.seq, a=version))
+        once = str(message.meta.get("once") or "")[:64]
+        body = message.body
+        version = self.keep(topic, Whole(body) if isinstance(body, memoryview) and body.nbytes > WHOLE_BYTES else bytes(body), once)
+        self._when_kept(topic, version, lambda: peer.send(Message(Kind.PUBLISHED, message.seq, a=version)))
 
-    def keep(self, topic: str, blob: Sized) -> int:
-        """Keeps a blob (bytes, or lending.py's Held) as the newest of its topic, tells everybody, and returns its version. Raises ProtocolError where
-        there are too many topics.
+    def keep(self, topic: str, blob: Sized, once: str = "") -> int:
+        """Keeps a blob (bytes, or lending.py's Held) as the newest of its topic, tells everybody, and returns its version; of a
+        publication that is said again (`once` is its sender's mark) the version that it has. Raises ProtocolError where there are too many topics.
         """
         with self._lock:
-            version = self._parameters.publish(topic, blob)
+            known = self._parameters.known(topic, once)
+            if known:
+                return known
+            version = self._parameters.publish(topic, blob, once)
             self._replay.publish(topic, version)
         for notice in list(self._notices):
             notice(topic, version, len(blob))

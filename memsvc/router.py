@@ -9,18 +9,24 @@ import struct
 import threading
 import time
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import zmq
 from memsvc_proto import wire
-from memsvc_proto.errors import ProtocolError
+from memsvc_proto.errors import Forbidden, ProtocolError
+from memsvc_proto.parts import WHOLE_BYTES, Whole
 from memsvc_proto.wire import Kind, Message
 
 from .address import Address
 from .binding import bind, remove_ipc
-from .channels import Channel, Channels
+from .channels import SHARE_BYTES, Channel, Channels
 from .engine import Engine
+from .outgoing import Outgoing
 from .peer import Peer
+from .turned import Turned
+
+if TYPE_CHECKING:
+    from .guard import Guard
 
 log = logging.getLogger("memsvc")
 
@@ -29,6 +35,8 @@ COPY_BYTES = 1 << 16
 MAX_FRAME_BYTES = 1 << 35
 QUEUED_MESSAGES = 256
 """Small messages that wait for a peer that does not read; large ones are bounded by Peer.in_flight."""
+OUTBOX_MESSAGES = 1 << 16
+"""Of other threads, to all peers of a router together, that wait for its own; beyond, they are lost as to peers that do not read."""
 RECEIVED_MESSAGES = 32
 """Messages of about 1 MB that wait per connection while this side is busy; then the sender's window fills."""
 IDLE_S = 600.0
@@ -36,16 +44,22 @@ ORDER_S = 5.0
 """The longest that a message by the socket is awaited which shared memory has announced."""
 _BURST = 64
 _ROUNDS = 16
+_MOMENT_MS = 2
 
 
 class ZmqPeer(Peer):
     """A connection of a ROUTER, known by its routing id."""
 
-    def __init__(self, router: Router, identity: bytes) -> None:
-        super().__init__(router.link)
+    def __init__(self, router: Router, identity: bytes, key: str = "", token: str = "") -> None:
+        super().__init__(router.link, key=key, token=token)
         self.identity = identity
         self._router = router
-        self.flying: list[zmq.MessageTracker] = []
+        self.flying: list[tuple[zmq.MessageTracker, int]] = []
+        """Large messages that zmq holds, with their bytes."""
+        self.whole = Whole(router.most_bytes)
+        """A large message that is coming from it in parts, and"""
+        self.outgoing = Outgoing()
+        """those that go to it so."""
         self.channel: Channel | None = None
         """Memory shared with it, once it and this side have said SHARED."""
 
@@ -65,9 +79,13 @@ class ZmqPeer(Peer):
 
     def in_flight(self) -> int:
         """See Peer: the frames that zmq still holds."""
+        return len(self.outgoing) or self.held()
+
+    def held(self) -> int:
+        """Large frames that zmq holds."""
         if not self.flying:
             return 0
-        self.flying = [one for one in self.flying if not one.done]
+        self.flying = [one for one in self.flying if not one[0].done]
         return len(self.flying)
 
 
@@ -77,19 +95,27 @@ class Router:
     turn_s = 1.0
     """How often `_turn` runs, and the longest sleep."""
 
-    def __init__(self, engine: Engine, context: zmq.Context[zmq.Socket[bytes]], link: str, address: Address, setting: str) -> None:
-        """`setting` names the configuration key in bind errors. Raises ConfigError when the address cannot be bound."""
+    def __init__(
+        self, engine: Engine, context: zmq.Context[zmq.Socket[bytes]], link: str, address: Address, setting: str, guard: Guard | None
+    ) -> None:
+        """`setting` names the configuration key in bind errors; with a guard clients must show a key. Raises ConfigError when the address cannot be
+        bound.
+        """
         self.link = link
         self._engine = engine
+        self._guard = guard
         self._peers: dict[bytes, ZmqPeer] = {}
         self._outbox: deque[tuple[ZmqPeer, wire.Message, Any]] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.channels = Channels(self._take, self._ended, self.wake)
         """Where clients of this host share memory."""
         self._unreached: deque[ZmqPeer] = deque()
+        self.most_bytes = engine.config.server.max_message
+        """Of a message in parts."""
+        self._sending: dict[ZmqPeer, None] = {}  # those that large messages go to
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=f"memsvc-{link}", daemon=True)
-        self._next_sweep = 0.0
+        self._next_sweep = self._next_look = 0.0
         self._socket = context.socket(zmq.ROUTER)
         for option, value in (
             (zmq.LINGER, 0),
@@ -104,9 +130,14 @@ class Router:
             (zmq.BACKLOG, 4096),
         ):
             self._socket.setsockopt(option, value)
+        self.handshakes = Turned(self._socket, engine.counts, guard is not None)
+        """Whose handshakes have failed."""
         try:
-            self.address = bind(self._socket, address, setting)
+            if guard is not None:
+                guard.dress(self._socket)
+            self.address = bind(self._socket, address, setting, private=not (guard or engine.config.server.insecure))
         except BaseException:
+            self.handshakes.close()
             self._socket.close(0)
             self.channels.close()
             os.close(self._wake)
@@ -136,8 +167,23 @@ class Router:
             self._transmit_queued()
             self._transmit(peer, message, frame)
             return
+        if len(self._outbox) >= OUTBOX_MESSAGES:
+            self._engine.unsent(peer, message)
+            return
         self._outbox.append((peer, message, frame))
         self.wake()
+
+    def queues(self) -> dict[str, int]:
+        """Bytes: `outbox` of messages that other threads have queued, `sending` of large ones that zmq holds, `shared` of memory shared with clients.
+        Any thread.
+        """
+        peers = list(self._peers.values())
+        flying = sum(size for peer in peers for tracker, size in list(peer.flying) if not tracker.done)
+        return {
+            "outbox": sum(memoryview(one.body).nbytes + wire.HEADER_BYTES for _, one, _ in list(self._outbox)),
+            "sending": flying + sum(peer.outgoing.bytes for peer in peers),
+            "shared": self.channels.held_bytes,
+        }
 
     def beside(self) -> None:
         """What a derived class does once in every turn of the loop, on its thread."""
@@ -152,17 +198,20 @@ class Router:
             while not self._stopping:
                 busy = self.channels.serve()
                 rounds = rounds + 1 if busy else 0
-                # A look at the socket costs more than one at a ring: it is not taken after every message that came by a ring.
-                if rounds % _ROUNDS == 0:
+                # A look at the socket costs more than one at a ring: it is not taken after every small message that came by a ring.
+                if rounds % _ROUNDS == 0 or busy >= SHARE_BYTES:
+                    self.channels.listen()  # others may have written, or gone, since the last sleep
                     busy = self._receive() or busy
                 if not busy and self.channels.sleep():
-                    for source, _ in poller.poll(int(self.turn_s * 1e3)):
+                    for source, _ in poller.poll(_MOMENT_MS if self._sending else int(self.turn_s * 1e3)):
                         if source == self._wake:
                             os.eventfd_read(self._wake)
                             self.channels.admit()
                         elif source == self.channels.fileno():
                             self.channels.listen()
                 self._transmit_queued()
+                for peer in list(self._sending):
+                    self._go_on(peer)
                 self._bury()
                 self.beside()
                 now = time.monotonic()
@@ -180,6 +229,11 @@ class Router:
             self._receive()  # this thread may have been stopped, or busy, and the message be there
         for identity in self.channels.overdue(now, ORDER_S):
             self._ended(identity, ProtocolError("a message that shared memory has announced has not come"))
+        if now >= self._next_look:
+            self._next_look = now + 1.0
+            self.handshakes.look(self.address)
+            if self._guard is not None:
+                self._guard.refresh()
         if now < self._next_sweep:
             return
         self._next_sweep = now + IDLE_S / 10
@@ -190,8 +244,14 @@ class Router:
                 self._forget(peer)
 
     def _receive(self) -> bool:
-        """Handles up to _BURST messages that are there. True when it was that many."""
+        """Handles up to _BURST messages that are there, or SHARE_BYTES and then until a client comes again: zmq takes them by turns. True when
+        more may be there.
+        """
+        handled, heard = SHARE_BYTES, set[bytes]()
         for _ in range(_BURST):
+            if handled >= SHARE_BYTES:
+                # zmq looks at who else has sent something only at every hundredth frame, but also when it is asked for events.
+                self._socket.getsockopt(zmq.EVENTS)
             try:
                 parts = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
@@ -200,32 +260,80 @@ class Router:
             channel = self.channels.begun.get(identity)
             if channel is not None:
                 self.channels.before_socket(channel)
-            self._take(identity, parts[-1].bytes if len(parts[-1]) < COPY_BYTES else parts[-1].buffer, len(parts) - 1)
+            key = None if self._guard is None else str(parts[-1].get("User-Id"))
+            self._take(identity, parts[-1].bytes if len(parts[-1]) < COPY_BYTES else parts[-1].buffer, len(parts) - 1, key)
+            handled += len(parts[-1])
+            if handled >= 2 * SHARE_BYTES and identity in heard:
+                break
+            heard.add(identity)
         return True
 
-    def _take(self, identity: bytes, frame: Any, frames: int = 1) -> None:
+    def _take(self, identity: bytes, frame: Any, frames: int = 1, key: str | None = None, whole: bool = False) -> None:
+        # `key` None: by shared memory, which is of who has said SHARED. `whole`: it came in parts, and is this process's own.
         peer = self._peers.get(identity)
+        if self._guard is not None:
+            key = self.channels.key(identity) if key is None else key
+            if peer is not None and peer.key != key and not peer.gone:
+                self._forget(peer)  # somebody else comes by this identity: nothing of the first one's is theirs
         if peer is None or peer.gone:
-            peer = self._peers[identity] = ZmqPeer(self, identity)
-            peer.channel = self.channels.begun.get(identity)
-            peer.heard = self._engine.clock()
+            peer = self._peers[identity] = self._new_peer(identity, key or "")
         try:
             if frames != 1:
                 raise ProtocolError(f"a message has one frame behind the routing frame, this one has {frames}")
             message = wire.unpack(frame)
+            # In memory that its sender still writes to nothing is read twice; of pushes the core sees to it.
+            if message.kind is not Kind.PUSH and not whole:
+                message.body = bytes(message.body)
         except ProtocolError as error:
+            self._engine.counts.add("unreadable")
             self._engine.malformed(peer, error)
             seq = foreign_seq(frame)
             if seq is not None:
                 self._engine.refuse(peer, seq, error)
             return
+        if self._guard is not None and self._refused(self._guard, peer, message):
+            return
         if message.kind is Kind.SHARED:
             self._share(peer)
+        elif message.kind is Kind.PART and not whole:
+            self._take_part(peer, message)
         else:
             self._engine.handle(peer, message)
 
+    def _take_part(self, peer: ZmqPeer, part: Message) -> None:
+        peer.heard = self._engine.clock()
+        torn = peer.whole.torn
+        try:
+            frame = peer.whole.take(part)
+            if peer.whole.torn != torn:
+                self._engine.malformed(peer, ProtocolError("parts of a large message are missing, as after a connection that broke in it"))
+        except ProtocolError as error:
+            self._engine.malformed(peer, error)
+            self._engine.refuse(peer, part.seq, ProtocolError(f"{error.message}; server.max_message says how large one may be", **error.details))
+            return
+        if frame is not None:
+            self._take(peer.identity, frame, key=peer.key, whole=True)
+
+    def _new_peer(self, identity: bytes, key: str) -> ZmqPeer:
+        peer = ZmqPeer(self, identity, key, "" if self._guard is None else self._guard.token(key))
+        peer.channel = self.channels.begun.get(identity)
+        peer.heard = self._engine.clock()
+        return peer
+
+    def _refused(self, guard: Guard, peer: ZmqPeer, message: Message) -> bool:
+        # The one place where every message of every port is asked whether its sender may send it.
+        try:
+            kind = message.kind if message.kind is not Kind.PART else Kind.PUSH if self.link == "door" else Kind.PUBLISH
+            guard.check(peer.key, kind, message.meta.get("role"))
+            return False
+        except Forbidden as error:
+            if message.kind is Kind.PUSH:
+                self._engine.turned_away.add("forbidden")
+            self._engine.refuse(peer, message.seq, error)
+            return True
+
     def _share(self, peer: ZmqPeer) -> None:
-        channel = self.channels.begin(peer.identity)
+        channel = self.channels.begin(peer.identity, peer.key)
         if channel is None:
             return
         self._transmit_queued()
@@ -252,21 +360,19 @@ class Router:
         if peer.gone and message.kind is not wire.Kind.BYE:
             return False
         try:
-            if frame is None:
-                frame = wire.pack(message)
-            else:
+            body = message.body
+            if frame is not None:
                 wire.pack_into(message, frame)
-            channel = peer.channel
-            if channel is not None and self._through(channel, peer, frame):
-                return True
-            large = len(frame) >= COPY_BYTES
-            self._socket.send(peer.identity, zmq.SNDMORE | zmq.NOBLOCK)
-            if large:
-                peer.flying.append(self._socket.send(frame, zmq.NOBLOCK, copy=False, track=True))
+                pieces = [frame]
+            elif isinstance(body, memoryview) and body.nbytes > WHOLE_BYTES:
+                pieces = [wire.pack_head(message, body.nbytes), body]
             else:
-                self._socket.send(frame, zmq.NOBLOCK)
-            if channel is not None and peer.channel is channel:
-                channel.mark()
+                pieces = [wire.pack(message)]
+            if len(pieces) > 1 or len(pieces[0]) > WHOLE_BYTES:
+                peer.outgoing.add(message.seq, *pieces)
+                self._sending[peer] = None
+            else:
+                self._send(peer, pieces[0])
             return True
         except zmq.Again:
             self._engine.unsent(peer, message)
@@ -283,6 +389,34 @@ class Router:
             log.exception("%s could not be packed", message.kind.name)
             self._engine.unsent(peer, message)
         return False
+
+    def _send(self, peer: ZmqPeer, frame: Any) -> None:
+        channel = peer.channel
+        if channel is not None and self._through(channel, peer, frame):
+            return
+        large = len(frame) >= COPY_BYTES
+        self._socket.send(peer.identity, zmq.SNDMORE | zmq.NOBLOCK)
+        if large:
+            peer.flying.append((self._socket.send(frame, zmq.NOBLOCK, copy=False, track=True), len(frame)))
+        else:
+            self._socket.send(frame, zmq.NOBLOCK)
+        if channel is not None and peer.channel is channel:
+            channel.mark()
+
+    def _go_on(self, peer: ZmqPeer) -> None:
+        try:
+            if not peer.gone:
+                peer.outgoing.go_on(lambda part: self._send(peer, part), peer.held)
+        except zmq.Again:
+            return
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            self._forget(peer)
+        if peer.gone:
+            peer.outgoing.clear()
+        if not peer.outgoing:
+            self._sending.pop(peer, None)
 
     def _through(self, channel: Channel, peer: ZmqPeer, frame: Any) -> bool:
         # True: it went through shared memory. Raises zmq.Again where neither way has room.
@@ -311,6 +445,7 @@ class Router:
             del self._peers[peer.identity]
 
     def _close(self) -> None:
+        self.handshakes.close()
         self._socket.close(0)
         self.channels.close()
         wake, self._wake = self._wake, -1  # in this order: a late wake() must not write to a descriptor that is somebody else's by now

@@ -160,17 +160,6 @@ def choice(*now: str, coming: Sequence[str] = ()) -> Check:
     return check
 
 
-def only(default: Any) -> Rule:
-    """A key of a later version: accepted with its default alone."""
-
-    def check(path: str, value: Any) -> Any:
-        if type(value) is bool or value != default:
-            raise later(path, value, default)
-        return default
-
-    return Rule(default, check)
-
-
 def several(check_one: Check, phrase: str) -> Check:
     """A list whose members pass `check_one`, with path[i] in errors."""
 
@@ -286,11 +275,13 @@ SERVER: dict[str, Rule] = {
     "advertise": Rule("", text),
     "insecure": Rule(False, boolean),
     "memory": Rule(2 << 30, size),
+    "max_message": Rule(16 << 30, size),
     "control": Rule(None, text),
     "http": Rule(None, text),
     "seed": Rule(0, integer(0, (1 << 64) - 1)),
-    "durability": Rule("off", choice("off", coming=("snapshot", "journal"))),
-    "data": only(""),
-    "fsync_ms": only(0),
-    "keys": only(""),
+    "durability": Rule("off", choice("off", "snapshot", "journal")),
+    "data": Rule("", text),
+    "fsync_ms": Rule(0, integer(0, 1000)),
+    "snapshot_s": Rule(300.0, number(1.0, 86_400.0)),
+    "keys": Rule("", text),
 }

@@ -64,7 +64,7 @@ class Table:
 
     @property
     def confirmed(self) -> bool:
-        """True where learners say TAKEN for each batch, since times sampled or the limiter's counts depend on it."""
+        """True where learners say TAKEN for each batch, since what items may still give, or the limiter's counts, depend on it."""
         return self._confirmed
 
     @property
@@ -78,7 +78,8 @@ class Table:
         self.settings = settings
         self.spec = spec
         self._sizes: dict[int, int] = {}  # of batches that these settings give
-        self._confirmed: bool = limits["samples_per_insert"] > 0 or limits["max_times_sampled"] > 0
+        once = settings["actor"]["select"] == "without_replacement"
+        self._confirmed: bool = once or limits["samples_per_insert"] > 0 or limits["max_times_sampled"] > 0
         self._gated: bool = limits["samples_per_insert"] > 0 or settings["capacity"]["when_full"] == "block"
 
     def frame_bytes(self, items: int) -> int:

@@ -28,12 +28,12 @@ class Telling:
                 return
             actor = peer.member.actor if peer.member else -1
             # Before the core is asked: what is told of a moment before a push must not seem to answer it, least of all an allowance it hands back.
-            seq = peer.last_push
+            seq, stored = peer.last_push, peer.member.stored if peer.member else 0
             wanted, missing, evicted = self._replay.notices(actor, table)
             allowance = self._replay.allowance(actor, table)
             body = missing.tobytes() + evicted.tobytes() if len(missing) or len(evicted) else b""
             meta = {} if allowance is None else {"allowed": int(allowance[0]), "ahead": float(allowance[1])}
-            peer.send(Message(Kind.ACK, seq, table, a=wanted, b=len(missing), meta=meta, body=body))
+            peer.send(Message(Kind.ACK, seq, table, wanted, len(missing), float(stored), meta, body))
 
     def feed(self, table: Table, now: float, at_once: bool) -> None:
         """ACKs to the actors of which more draws are wanted, or for which there is room or allowance again."""
