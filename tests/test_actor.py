@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import zmq
 from memsvc_client import Actor, PriorityError, SchemaError, WindowFull
+from memsvc_client.outbox import MOST_MESSAGES, Outbox
 from memsvc_client.pulse import Pulse
-from memsvc_client.window import MOST_MESSAGES, Window
 from serving import CACHES, KINDS, UNION, background, serve, until
 
 
@@ -228,29 +228,34 @@ def test_a_blocked_add_lets_others_in(tmp_path):
 # The rules, without threads.
 
 
-def test_window():
-    window = Window(100)
-    assert window.has_room(500)
-    window.sent(1, 500)
-    assert not window.has_room(1)
-    window.settle(1)
-    window.sent(2, 60)
-    window.sent(5, 40)
-    assert not window.has_room(1)
-    assert not window.settled(2)
-    window.settle(4)
-    assert window.settled(2)
-    assert (window.bytes, window.acknowledged, len(window)) == (40, 560, 1)
+def frame(size: int) -> np.ndarray:
+    return np.zeros(size, np.uint8)
+
+
+def test_outbox():
+    outbox = Outbox(100)
+    assert outbox.has_room(500)
+    outbox.went(outbox.add(1, 0, 0, 1, frame(500)))
+    assert not outbox.has_room(1)
+    assert outbox.settle(1) == 1
+    for seq, size in ((2, 60), (5, 40)):
+        outbox.went(outbox.add(seq, 0, 0, 1, frame(size)))
+    assert not outbox.has_room(1)
+    assert not outbox.settled(2)
+    assert outbox.settle(2) == 2
+    assert outbox.settle(2) == 0
+    assert outbox.settled(2)
+    assert (outbox.bytes, outbox.joined.bytes, len(outbox), outbox.first) == (40, 560, 1, 3)
 
 
 def test_many_small_pushes_without_an_acknowledgement_are_never_dropped_by_the_socket():
-    window = Window(1 << 30)
+    outbox = Outbox(1 << 30)
     for seq in range(1, MOST_MESSAGES + 1):
-        assert window.has_room(1000)
-        window.sent(seq, 1000)
-    assert not window.has_room(1000)
-    window.settle(1)
-    assert window.has_room(1000)
+        assert outbox.has_room(1000)
+        outbox.add(seq, 0, 0, 1, frame(1000))
+    assert not outbox.has_room(1000)
+    outbox.settle(1)
+    assert outbox.has_room(1000)
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         assert socket.getsockopt(zmq.SNDHWM) >= 2 * MOST_MESSAGES
 

@@ -242,7 +242,7 @@ def test_stats_of_nobody_is_a_sentence_and_status_1(folder: Path) -> None:
 def test_help_lists_exactly_what_exists(folder: Path) -> None:
     done = run("--help", cwd=folder)
     commands = done.stdout.split("Commands:")[1].splitlines()
-    assert [line.split()[0] for line in commands if line.strip()] == ["bench", "check", "demo", "serve", "set", "stats"]
-    for command in ("bench", "check", "demo", "serve", "set", "stats"):
+    assert [line.split()[0] for line in commands if line.strip()] == ["bench", "check", "checkpoint", "demo", "keys", "serve", "set", "stats"]
+    for command in ("bench", "check", "checkpoint", "demo", "keys", "serve", "set", "stats"):
         assert run(command, "--help", cwd=folder).returncode == 0
     assert run("--version", cwd=folder).stdout.startswith("memsvc")

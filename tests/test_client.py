@@ -375,6 +375,7 @@ def test_only_the_answer_to_the_last_hello_moves_a_learner(tmp_path):
         draw = talk.draw
         talk._hello_seq = 101
         talk._greeted = time.monotonic()
+        talk._heard_draw = talk._greeted - 60  # a connection that stands is given half of that
         talk.door.send(hello_message(100, "learner", learner.name))
         talk.listen(0)
         assert talk.draw is draw

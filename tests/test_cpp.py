@@ -1,4 +1,5 @@
-"""The C++ unit tests: every tests/cpp/*_test.cc is a plain program over the core, compiled and run here, and again, shorter, under sanitizers."""
+"""The C++ unit tests: every tests/cpp/*_test.cc is a plain program over the core, compiled and run here, and again, shorter, under sanitizers, as is
+what fuzzers know (tests/fuzz/corpus). With SANITIZE in the environment (`make sanitize`) at full length, and for data races too."""
 
 from __future__ import annotations
 
@@ -11,12 +12,17 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = sorted((ROOT / "tests" / "cpp").glob("*_test.cc"))
+FUZZ = ROOT / "tests" / "fuzz"
+HARNESSES = [one for one in sorted(FUZZ.glob("*_fuzz.cc")) if (FUZZ / "corpus" / one.stem.removesuffix("_fuzz")).is_dir()]
 FLAGS = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{ROOT / 'cpp' / 'core'}", f"-I{ROOT / 'tests' / 'cpp'}"]
 SANITIZERS = ["-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
+RACES = ["-g1", "-fsanitize=thread", "-Wno-tsan"]
+FULL = bool(os.environ.get("SANITIZE"))
+SECONDS = 3000 if FULL else 280
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=280)
+    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
 
 
 def _compile(command: list[str]) -> None:
@@ -48,14 +54,22 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Core:
 
 @pytest.fixture(scope="session")
 def sanitized_core(tmp_path_factory: pytest.TempPathFactory) -> Core:
-    folder = tmp_path_factory.mktemp("sanitized")
+    return _sanitized(tmp_path_factory.mktemp("sanitized"), SANITIZERS)
+
+
+@pytest.fixture(scope="session")
+def raced_core(tmp_path_factory: pytest.TempPathFactory) -> Core:
+    return _sanitized(tmp_path_factory.mktemp("raced"), RACES)
+
+
+def _sanitized(folder: Path, flags: list[str]) -> Core:
     probe = folder / "probe.cc"
     probe.write_text("int main() { return 0; }\n")
     program = folder / "probe"
-    built = _run([os.environ.get("CXX", "g++"), *SANITIZERS, str(probe), "-o", str(program)])
+    built = _run([os.environ.get("CXX", "g++"), *flags, str(probe), "-o", str(program)])
     if built.returncode != 0 or _run([str(program)]).returncode != 0:
         pytest.skip("this compiler or machine has no sanitizers")
-    return Core(folder, SANITIZERS)
+    return Core(folder, flags)
 
 
 @pytest.mark.parametrize("test", TESTS, ids=lambda path: path.stem)
@@ -65,4 +79,20 @@ def test_program_passes(core: Core, test: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("test", TESTS, ids=lambda path: path.stem)
 def test_program_passes_under_sanitizers(sanitized_core: Core, test: Path, tmp_path: Path) -> None:
-    sanitized_core.run(test, tmp_path, "quick")
+    sanitized_core.run(test, tmp_path, *([] if FULL else ["quick"]))
+
+
+@pytest.mark.skipif(not FULL, reason="minutes: make sanitize")
+@pytest.mark.parametrize("test", TESTS, ids=lambda path: path.stem)
+def test_program_races_nowhere(raced_core: Core, test: Path, tmp_path: Path) -> None:
+    raced_core.run(test, tmp_path, "quick")
+
+
+@pytest.mark.parametrize("harness", HARNESSES, ids=lambda path: path.stem)
+def test_what_fuzzers_know_breaks_nothing(sanitized_core: Core, harness: Path, tmp_path: Path) -> None:
+    cases = sorted(str(one) for one in (FUZZ / "corpus" / harness.stem.removesuffix("_fuzz")).iterdir())
+    assert cases
+    program = tmp_path / harness.stem
+    _compile([*sanitized_core.flags, f"-I{FUZZ}", str(FUZZ / "main.cc"), str(harness), *sanitized_core.objects, "-o", str(program)])
+    done = _run([str(program), *cases])
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]

@@ -72,7 +72,7 @@ def test_the_client_uses_what_it_promises():
         allowed = FRAMEWORKS.get(path.stem, set()) if parts[0] == "adapters" else set()
         assert not foreign(path, CLIENT, {"memsvc_client"}, allowed), path
         proto = {name for name in imports(path) if name.startswith("memsvc_proto")}
-        assert proto <= {"memsvc_proto", "memsvc_proto.wire", "memsvc_proto.errors"}, path
+        assert proto <= {"memsvc_proto", "memsvc_proto.parts", "memsvc_proto.wire", "memsvc_proto.errors"}, path
 
 
 def test_importing_the_client_brings_no_framework_and_no_grpc():

@@ -180,7 +180,7 @@ def test_welcome_tells_everything(links: Any, server: memsvc.Server) -> None:
     assert {name: welcome[name] for name in ("draw", "params", "beside")} == server.engine.addresses
     other = learner.hello("learner").meta
     assert other["streams"] == []
-    assert actor.ask(Kind.PING, Kind.PONG).meta == {"member": True}
+    assert actor.ask(Kind.PING, Kind.PONG).meta == {"member": True, "stored": 0}
     assert Client(links("door")).ask(Kind.PING, Kind.PONG).meta == {"member": False}
 
 
@@ -343,6 +343,7 @@ def test_draws_that_were_used_are_asked_for_anew_without_a_push(links: Any) -> N
 def test_parameters_are_numbered_announced_and_kept(links: Any, server: memsvc.Server, transport: str) -> None:
     actor, learner = Client(links("door")), Client(links("draw"))
     actor.hello("actor", "a", versions={"": 41})
+    learner.hello("learner", "l")
     assert actor.ask(Kind.FETCH, Kind.PARAMS, meta={"topic": ""}).a == 0
     listener = None
     if transport != "local":

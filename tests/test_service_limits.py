@@ -200,6 +200,8 @@ def versions(player: Playing, message: Message) -> set[int]:
 
 
 def publish(learner: Inbox, topic: str = "default") -> int:
+    if learner.member is None:
+        learner.hello("learner", "l")
     return learner.ask(Kind.PUBLISH, meta={"topic": topic}, body=b"w").a
 
 

@@ -201,7 +201,7 @@ def test_a_push_is_made_in_the_ring_and_never_by_the_socket_while_the_server_is_
         for i in range(200):
             actor.add(**step(i))
         assert held.wait(10)
-        until(lambda: len(actor._pusher._window) >= 4)
+        until(lambda: len(actor._pusher._outbox) >= 4)
         going_on.set()
         actor.end_episode(terminated=True)
         actor.flush(20)
@@ -499,19 +499,18 @@ def test_a_client_that_breaks_its_ring_while_it_is_answered_stops_nobody_else(se
         assert publisher.sample(10).population == 64
 
 
-def test_a_server_that_never_says_shared_is_reached_by_sockets_and_nothing_is_lost_in_silence(served, monkeypatch, caplog):
+def test_a_server_that_never_says_shared_is_reached_by_sockets_and_nothing_is_lost(served, monkeypatch):
     monkeypatch.setattr("memsvc.router.Router._share", lambda *_: None)
     monkeypatch.setattr("memsvc_client.channel.ORDER_S", 0.2)
     with served.actor(name="a") as actor:
         for i in range(8):
             actor.add(**step(i))
         actor.flush(20)
-        stored = served.table()["items"]
-        assert stored == 8 or "in flight are gone" in caplog.text
+        assert served.table()["items"] == 7  # the newest step may still be followed by another
         for i in range(8):
             actor.add(**step(i))
         actor.flush(20)
-        assert served.table()["items"] == stored + 8
+        assert served.table()["items"] == 15
         assert actor.stats()["transport"] == "socket"
 
 

@@ -20,9 +20,10 @@ GOLDEN = Path(__file__).parent / "golden"
 KEYS = np.array([5 << 36, (5 << 36) + 7], "<u8").tobytes()
 PRIORITIES = np.array([0.5, 2.0], "<f8").tobytes()
 HELLO = {"role": "actor", "name": "actor-7", "pid": 42, "host": "h", "envs": 2, "versions": {"": 3}, "epoch": "", "topic": "default"}
+HELLO |= {"session": "00000000deadbeef", "streams": [9, 10], "first": 17, "fed": 3}
 WELCOME = {
-    **{"wire": 3, "epoch": "00ff", "schema": [["obs", "<f4", [4]]], "tables": [{"name": "replay"}], "actor": 0, "streams": [9, 10]},
-    **{"draw": "tcp://127.0.0.1:2", "params": "tcp://127.0.0.1:3", "beside": "memsvc-00ff", "versions": {}},
+    **{"wire": 4, "epoch": "00ff", "schema": [["obs", "<f4", [4]]], "tables": [{"name": "replay"}], "actor": 0, "streams": [9, 10]},
+    **{"draw": "tcp://127.0.0.1:2", "params": "tcp://127.0.0.1:3", "beside": "memsvc-00ff", "versions": {}, "resumed": True, "stored": 16},
 }
 SETTINGS = {"name": "replay", "priority": {"source": "max", "exponent": 0.5}}
 # A cache of one table that reports its totals alone: cpp/core/cache.h, CacheHead.
@@ -35,10 +36,11 @@ HEAD = (
 FRAMES = {
     Kind.HELLO: Message(Kind.HELLO, 1, meta=HELLO),
     Kind.WELCOME: Message(Kind.WELCOME, 1, meta=WELCOME),
-    Kind.PUSH: Message(Kind.PUSH, 2, 1, a=640, body=HEAD),
-    Kind.ACK: Message(Kind.ACK, 2, 1, a=64, b=1, meta={"allowed": 1600, "ahead": 3.5}, body=KEYS),
+    Kind.PUSH: Message(Kind.PUSH, 2, 1, a=640, b=17, body=HEAD),
+    Kind.ACK: Message(Kind.ACK, 2, 1, a=64, b=1, f=17.0, meta={"allowed": 1600, "ahead": 3.5}, body=KEYS),
     Kind.FEEDBACK: Message(Kind.FEEDBACK, 2, 1, a=3, b=2, body=KEYS + PRIORITIES),
     Kind.SHARED: Message(Kind.SHARED),
+    Kind.PART: Message(Kind.PART, 5, a=64, b=80, body=b"piece of a frame"),
     Kind.SAMPLE: Message(Kind.SAMPLE, 3, a=256, b=2, f=0.5, meta={"min_version": 7}),
     Kind.BATCH: Message(Kind.BATCH, 3, a=2, b=1000, f=12.5, body=bytes(64) + KEYS),
     Kind.WAIT: Message(Kind.WAIT, 3, meta={"reason": "min_items", "have": 37, "need": 1000}),
@@ -52,7 +54,7 @@ FRAMES = {
     Kind.STATS: Message(Kind.STATS, 7),
     Kind.ERROR: Message(Kind.ERROR, 2, meta={"code": "protocol", "message": "no", "details": {}}),
     Kind.PING: Message(Kind.PING, 8),
-    Kind.PONG: Message(Kind.PONG, 8, meta={"member": True}),
+    Kind.PONG: Message(Kind.PONG, 8, meta={"member": True, "stored": 17}),
     Kind.BYE: Message(Kind.BYE, 9),
     Kind.SETTINGS: Message(Kind.SETTINGS, table=1, meta=SETTINGS),
     Kind.TAKEN: Message(Kind.TAKEN, 10, 1, a=3),
@@ -72,7 +74,7 @@ def naive_frame(message: Message) -> bytes:
     """The grammar, written again from the docstring of wire.py."""
     meta = json.dumps(message.meta, separators=(",", ":")).encode() if message.meta else b""
     payload = meta.ljust(-(-len(meta) // 64) * 64, b"\0") + bytes(message.body)
-    head = b"MSV1" + struct.pack("<HHQQ", 3, message.kind, message.seq, len(payload))
+    head = b"MSV1" + struct.pack("<HHQQ", 4, message.kind, message.seq, len(payload))
     head += struct.pack("<QQdIII", message.a, message.b, message.f, message.table, len(meta), 0)
     return head + struct.pack("<I", zlib.crc32(head)) + payload
 
@@ -131,7 +133,7 @@ def test_what_the_checksum_seals_is_still_checked() -> None:
     def sealed(**changes: int) -> bytes:
         values = {
             "magic": b"MSV1",
-            "version": 3,
+            "version": 4,
             "kind": 18,
             "seq": 1,
             "size": 0,
@@ -150,14 +152,14 @@ def test_what_the_checksum_seals_is_still_checked() -> None:
     for change in wrong:
         with pytest.raises(ProtocolError):
             wire.unpack(sealed(**change))
-    with pytest.raises(ProtocolError, match="wire version 1, this side 3"):
+    with pytest.raises(ProtocolError, match="wire version 1, this side 4"):
         wire.unpack(sealed(version=1))
 
 
 @pytest.mark.parametrize("meta", [b"{", b"[1]", b'"x"', b"\xff\xfe", b"null", b"[" * 100_000])
 def test_meta_is_a_json_object(meta: bytes) -> None:
     padded = meta.ljust(wire.align(len(meta)), b"\0")
-    head = b"MSV1" + struct.pack("<HHQQQQdIII", 3, 1, 1, len(padded), 0, 0, 0.0, 0, len(meta), 0)
+    head = b"MSV1" + struct.pack("<HHQQQQdIII", 4, 1, 1, len(padded), 0, 0, 0.0, 0, len(meta), 0)
     with pytest.raises(ProtocolError):
         wire.unpack(head + struct.pack("<I", zlib.crc32(head)) + padded)
 
@@ -177,7 +179,7 @@ def test_random_headers_with_a_right_checksum_give_a_message_or_a_protocol_error
         payload = rng.bytes(int(rng.integers(0, 200)))
         kind, meta = int(rng.integers(0, 32)), int(rng.choice([0, 0, 0, 5, 64, 1 << 20]))
         size = len(payload) if rng.random() < 0.9 else int(rng.integers(0, 1 << 62))
-        head = b"MSV1" + struct.pack("<HHQQ", 3, kind, int(rng.integers(0, 1 << 62)), size) + rng.bytes(24) + struct.pack("<III", 0, meta, 0)
+        head = b"MSV1" + struct.pack("<HHQQ", 4, kind, int(rng.integers(0, 1 << 62)), size) + rng.bytes(24) + struct.pack("<III", 0, meta, 0)
         try:
             message = wire.unpack(head + struct.pack("<I", zlib.crc32(head)) + payload)
         except ProtocolError:
