@@ -19,8 +19,8 @@ from memsvc_proto.errors import (
 
 from .actor import Actor
 from .batch import Batch
+from .endpoint import ZmqEndpoint
 from .learner import Learner
-from .link import ZmqEndpoint
 from .mixing import mixed_priorities
 from .params import Params
 from .pusher import Unsent

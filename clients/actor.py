@@ -15,10 +15,10 @@ from memsvc_proto.errors import Closed, ConfigError, MemsvcError, SchemaError, U
 from numpy.typing import NDArray
 
 from .ended import Ended, watch
+from .endpoint import endpoint_of
 from .follower import Follower
 from .given import version_of
 from .handover import Handover
-from .link import endpoint_of
 from .params import Params
 from .pusher import Pusher, Unsent
 from .seam import Endpoint, Link

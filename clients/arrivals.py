@@ -47,6 +47,7 @@ class Arrivals(Desk):
         self._recovery = Recovery(outbox)
         self._hello_seq = 1
         self._fed = 0  # number of the newest feedback
+        self._next_feedback = dict.fromkeys(range(len(outlets)), 1)  # by table: the number expected; none where it is not known
         self._told_newest = 0  # the memory knows that this version exists
         self._complained: set[str] = set()
         self._tell_newest()
@@ -130,6 +131,9 @@ class Arrivals(Desk):
         if message.table >= len(self._outlets) or body.nbytes != 16 * n:
             self._complain("feedback", "priorities from the server at %s are malformed and dropped", self._where)
             return
+        expected, self._next_feedback[message.table] = self._next_feedback.get(message.table), message.a + 1
+        if expected is not None and message.a > expected and not self._pulse.greeting:
+            self._hello(time.monotonic())  # one was lost: who joins anew is offered again what its reports do not contain
         self._fed = max(self._fed, message.a)
         self._memory.feedback(message.table, message.a, np.frombuffer(body, np.uint64, n), np.frombuffer(body, np.float64, n, 8 * n))
 
@@ -195,7 +199,9 @@ class Arrivals(Desk):
             raise changed(self._where)
         self._pulse.greeted()
         before, self._welcome = self._welcome, welcome
-        if welcome.resumed:
+        self._next_feedback.clear()
+        # A new server knows the session where it has had an earlier HELLO, whose answer did not arrive.
+        if welcome.resumed and welcome.epoch == before.epoch:
             self._resumed(welcome, now)
         else:
             self._begin_anew(before, welcome, now)

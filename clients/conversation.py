@@ -5,24 +5,20 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from memsvc_proto.errors import Closed, MemsvcError, WindowFull
-from memsvc_proto.wire import HEADER_BYTES, Kind, Message
-from numpy.typing import NDArray
+from memsvc_proto.wire import Kind, Message
 
 from .batch import Batch, Layout
-from .excuses import Excuses
 from .follower import Follower
 from .handover import Handover
 from .seam import Endpoint, Link
 from .slots import SPARE
 from .stock import Ready, Stock
+from .telling import Telling
 from .turn import Turn
-from .updates import Updates
 from .waiting import Waiting
 from .welcome import Welcome, changed, find_table, greet, hello_message, refusal, say_bye
 
@@ -36,19 +32,17 @@ _DOWN_BYTES = 1 << 18
 _log = logging.getLogger("memsvc_client")
 
 
-class Conversation(Excuses):
+class Conversation(Telling):
     """Whoever calls anything but `answer` has the `turn`. Raises Unreachable, UnknownTable, or the server's refusal where the handshakes fail."""
 
     def __init__(self, endpoint: Endpoint, name: str, table: str | None, batch_size: int, ahead: int, topic: str, timeout: float) -> None:
         """`ahead`: batches that will be asked for before they are used."""
+        super().__init__(name, timeout)
         self.where = str(endpoint)
-        self.counts = {"sampled": 0, "updates": 0, "applied": 0, "stale": 0, "refused": 0, "errors": 0}
         self.stock = Stock()
-        self.updates = Updates()
         self.turn = Turn(self._wake, f"learner {name!r}")
-        self._endpoint, self._name, self._batch_size, self._timeout = endpoint, name, batch_size, timeout
+        self._endpoint, self._batch_size = endpoint, batch_size
         self._slots = ahead + SPARE
-        self._seq = 1
         deadline = time.monotonic() + timeout
         self.door: Link = endpoint.connect("door")
         try:
@@ -69,10 +63,11 @@ class Conversation(Excuses):
         self.handover = Handover(endpoint)
         self.follower = Follower(topic)
         self.follower.restarted(self._welcome.versions)
-        self._taken: deque[tuple[int, bool]] = deque()  # seqs of SAMPLEs whose batches were returned, or let go, which the server has not heard yet
         self._answers: dict[int, Message | None] = {}  # by the seq of what is being answered
         self._why: dict[str, Any] = {}  # meta of the last WAIT
         self._heard = self._heard_draw = self._greeted = time.monotonic()
+        self._looked, self._silent_s = 0.0, 0.0  # when calls last looked around; for how long they have waited since something was heard
+        self._draws_at: Any = None  # as the last WELCOME that was followed says
         self._patience = SILENT_S
         self._hello_seq = 0  # of the HELLO whose answer counts
         self._joined = 1
@@ -80,11 +75,6 @@ class Conversation(Excuses):
         self._noticed = self._whole  # and when this was last looked at
 
     # Out.
-
-    def next(self) -> int:
-        """The seq of the next message."""
-        self._seq += 1
-        return self._seq
 
     def ask(self, ahead: int, timeout: float, min_version: int | None = None) -> None:
         """Asks for batches until `ahead` of this `min_version` are here or on their way."""
@@ -111,13 +101,6 @@ class Conversation(Excuses):
             self.listen(0)
             self._greet_anew(time.monotonic())
 
-    def returned(self, one: Ready) -> None:
-        """This batch is its caller's now. Where the table counts what was delivered, the server hears so; else it would give the items out again when
-        this learner leaves.
-        """
-        self.counts["sampled"] += 1
-        self._tell(one, False)
-
     def batch_of(self, one: Ready, copy: bool) -> Batch:
         """What its caller gets: a view of the slot in which it was drawn, or, with `copy` and where the caller keeps so many that none is left to
         draw into, a copy, which leaves the slot to later batches.
@@ -126,82 +109,6 @@ class Conversation(Excuses):
         if one.frame is not None and (copy or (slots is not None and slots.short)):
             return self.layout.copy(one.batch, one.frame)
         return one.batch
-
-    def grown_stale(self, one: Ready) -> bool:
-        """Whether a batch was asked for before a version came that makes an item of it too stale (limits.max_staleness, by the learner's own topic).
-        It is let go, and counts as not sampled. What was asked for since is the server's judgement, whatever topics the actors follow.
-        """
-        most = self.settings["limits"].get("max_staleness", -1)
-        if most < 0:
-            return False
-        self.listen(0)
-        newest = self.follower.newest
-        if one.newest >= newest or int(one.batch.versions.min()) >= newest - most:
-            return False
-        self._tell(one, True)
-        return True
-
-    @property
-    def _counted(self) -> bool:
-        # Whether the server counts what was delivered.
-        limits = self.settings["limits"]
-        return bool(limits.get("max_times_sampled", 0) > 0 or limits.get("samples_per_insert", 0) > 0)
-
-    def _tell(self, one: Ready, back: bool) -> None:
-        if one.seq and self._counted:
-            self._taken.append((one.seq, back))
-        self._tell_taken()
-
-    def _tell_taken(self) -> None:
-        with contextlib.suppress(WindowFull):  # then with the next batch, or at the end
-            while self._taken:
-                seq, back = self._taken[0]
-                self.draw.send(Message(Kind.TAKEN, self.next(), self.table, seq, int(back)))
-                self._taken.popleft()
-
-    def update(self, frame: NDArray[np.uint8]) -> None:
-        """Sends new priorities: frame[64:] has u64[n] keys, then f64[n]. Waits as `send`; WindowFull: they were not sent, nor will be."""
-        waiting: Waiting | None = None
-        self.mend()
-        self.updates.add(frame)
-        while not self._send_updates():
-            waiting = waiting or Waiting(f"update_priorities() of learner {self._name!r}", self._timeout)
-            try:
-                self._make_room(waiting)
-            except BaseException as error:
-                if self.updates.withdraw(frame) or not isinstance(error, WindowFull):
-                    raise
-
-    def _send_updates(self) -> bool:
-        # False: what is left can be sent when the queue has room.
-        due = self.updates.due
-        try:
-            while due:
-                frame, seq = due[0], self.next()
-                body = frame[HEADER_BYTES:]
-                self.draw.send(Message(Kind.UPDATE, seq, self.table, b=body.nbytes // 16, body=body), frame)
-                self.updates.sent(seq)
-        except WindowFull:
-            return False
-        return True
-
-    def send(self, message: Message, frame: NDArray[np.uint8] | None = None) -> None:
-        """Sends over the draw link, and waits where its queue is full; WindowFull when that lasts for the learner's timeout."""
-        waiting: Waiting | None = None
-        while True:
-            try:
-                return self.draw.send(message, frame)
-            except WindowFull:
-                waiting = waiting or Waiting(f"{message.kind.name} of learner {self._name!r}", self._timeout)
-                self._make_room(waiting)
-
-    def _make_room(self, waiting: Waiting) -> None:
-        # Waits until more can be sent, perhaps.
-        wait = waiting.slice(self.reason)
-        if wait <= 0:
-            raise WindowFull(f"{waiting.what} waited {waiting.timeout:g} s for its queue, which is full: {self._silence()}")
-        self.take(wait)
-        self.look_around(waiting)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -258,8 +165,11 @@ class Conversation(Excuses):
                 # the last counts: an older answer, perhaps of an older server, names a draw address that may be dead.
                 quiet = time.monotonic() - max(self._heard_draw, self.draw.moved)
                 slow = message.meta.get("epoch") == self._welcome.epoch and quiet < _LOST_S and self._links() == self._whole
+                # One that was killed before the connection to it stood breaks nothing: it is back elsewhere.
+                slow = slow and self._draws_at in (None, message.meta.get("draw"))
                 if message.seq == self._hello_seq and not slow:
                     self._rejoin(Welcome.read(message))
+                    self._draws_at = message.meta.get("draw")
             else:
                 self._other(message)
             message = self.door.receive(0)
@@ -321,7 +231,11 @@ class Conversation(Excuses):
         is back, perhaps with another draw address; then everything that has no answer is asked for and sent again.
         """
         now = time.monotonic()
-        if self._links() == self._whole and now - max(self._heard, self.draw.moved, waiting.began) < SILENT_S:
+        # Over calls together: somebody may ask again and again, for less than SILENT_S.
+        since = max(self._heard, self.draw.moved)
+        self._silent_s = now - max(since, waiting.began, self._looked) + (self._silent_s if since <= self._looked else 0.0)
+        self._looked = now
+        if self._links() == self._whole and self._silent_s < SILENT_S:
             return
         joined = self._joined
         self.listen(0)  # the answer to an earlier HELLO may have come behind something else: only that of the last one counts

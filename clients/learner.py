@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from .batch import Batch, Layout
 from .conversation import ASK_S, Conversation
 from .ended import Ended, watch
+from .endpoint import endpoint_of
 from .given import keys_of, priorities_of, version_of
-from .link import endpoint_of
 from .params import Blob, Params
 from .seam import Endpoint
 from .waiting import Waiting

@@ -1,105 +1,34 @@
-"""How a client reaches a server over ZMQ, with memory shared on one host (channel.py): the Endpoint and the Link of seam.py."""
+"""What a client and a server say over ZMQ, with memory shared on one host (channel.py): the Link of seam.py."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import math
-import os
-import re
 import secrets
 import socket
 import time
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import zmq
-from memsvc_proto.errors import ConfigError, ProtocolError, Unreachable, WindowFull
+from memsvc_proto.errors import ConfigError, ProtocolError, WindowFull
 from memsvc_proto.parts import WHOLE_BYTES, Whole
 from memsvc_proto.wire import Kind, Message, pack, pack_head, pack_into, unpack
 from numpy.typing import NDArray
 
 from .channel import Channel, Plan
-from .credentials import Credentials, credentials_of
 from .handshakes import LOOK_S, Handshakes
-from .seam import Endpoint, Role
+from .seam import Role
 from .sending import MOMENT_S, Sending
 from .slots import Slots
 from .sockets import connect, zmq_socket
 
+if TYPE_CHECKING:
+    from .endpoint import ZmqEndpoint
+
 _log = logging.getLogger("memsvc_client")
 _SMALL_BYTES = 1 << 16  # below this one copy costs less than a frame of its own, and aligns what arrives
-
-
-def endpoint_of(address: object, keys: str | os.PathLike[str] | None = None) -> Endpoint:
-    """The endpoint that an address and a key file name, or `address` itself where it is one. Raises ConfigError for anything else."""
-    if isinstance(address, str):
-        return ZmqEndpoint(address, keys=keys)
-    if callable(getattr(address, "connect", None)):
-        if keys is not None:
-            raise ConfigError(f"keys: {address} has been made already, with keys or without; write ZmqEndpoint(address, keys=...)", path="keys")
-        return cast(Endpoint, address)
-    raise ConfigError(f'address {address!r}: expected "tcp://HOST:PORT", "ipc://PATH" or a server\'s endpoint, got {type(address).__name__}')
-
-
-class ZmqEndpoint:
-    """A server behind `tcp://host:port` or `ipc://path`. Pickles as its address. Raises ConfigError for what is no such address.
-
-    `shared`: memory is shared with a server of the same host; False, or MEMSVC_SHARED=0 in the environment, leaves everything to sockets.
-    `keys`: path of the key file that `memsvc keys` made for this client; None: what MEMSVC_KEYS names, if anything; "": none. It is read here (a
-    ConfigError where others may read it too) and again before a connection that was refused is tried anew; only the path is pickled.
-    """
-
-    ahead = True
-
-    def __init__(self, address: str, shared: bool = True, keys: str | os.PathLike[str] | None = None) -> None:
-        match = re.fullmatch(r"tcp://.+:(\d{1,5})|ipc://.+", address)
-        if match is None or int(match[1] or 1) not in range(1, 65536):
-            raise ConfigError(f"address {address!r}: expected tcp://HOST:PORT or ipc://PATH, as `memsvc serve` announces it", address=address)
-        self.address = address
-        self.beside = ""
-        """Name of the socket for shared memory (beside.py) once a WELCOME has told it; "" where there is none, or none is wanted."""
-        self.token = ""
-        """What the socket for shared memory wants to hear, where the server has keys."""
-        self._shared = shared
-        self._keys = None if keys is None else os.fspath(keys)
-        self._announced: dict[str, str] = {}
-        self.credentials()
-
-    def __str__(self) -> str:
-        return self.address
-
-    def __reduce__(self) -> tuple[type[ZmqEndpoint], tuple[str, bool, str | None]]:
-        return ZmqEndpoint, (self.address, self._shared, self._keys)
-
-    def credentials(self) -> Credentials | None:
-        """What the key file holds now; None without one. Raises ConfigError."""
-        return credentials_of(self._keys)
-
-    def connect(self, role: Role) -> ZmqLink:
-        """See Endpoint. Does not wait for the peer: a name that cannot be resolved yet, or a server not up yet, is tried again behind the scenes."""
-        if role == "door":
-            return ZmqLink(self, self.address, role)
-        try:
-            return ZmqLink(self, self._announced["draw"], role)
-        except KeyError:
-            raise Unreachable(f"the server at {self.address} has not announced where batches are drawn: say HELLO at its door first") from None
-
-    def learn(self, message: Message) -> str:
-        """Takes the addresses from a WELCOME; returns the one of parameter notices, or "" when none is announced."""
-        for name in ("draw", "params"):
-            self._announced[name] = self._through_door(str(message.meta.get(name) or ""))
-        wanted = self._shared and os.environ.get("MEMSVC_SHARED", "1") != "0"
-        self.beside = str(message.meta.get("beside") or "") if wanted else ""
-        self.token = str(message.meta.get("token") or "")
-        return self._announced["params"]
-
-    def _through_door(self, announced: str) -> str:
-        # A server bound to every interface announces a wildcard; the host by which its door was reached stands in for it.
-        match = re.fullmatch(r"tcp://(?:\*|0\.0\.0\.0|\[::\]):(\d+)", announced)
-        if match and self.address.startswith("tcp://"):
-            return f"{self.address.rsplit(':', 1)[0]}:{match[1]}"
-        return announced
 
 
 class ZmqLink:
@@ -127,7 +56,8 @@ class ZmqLink:
         self._whole, self.moved = Whole(), 0.0
         self._sending = Sending(self._send_part)
         self._notices: zmq.Socket[bytes] | None = None
-        self._notices_at = ("", 0)  # and how often the door's connection had been renewed: a refusal ends both for good
+        # And how often the door's connection had been renewed, since a refusal ends both for good, and broken: SUBs have no heartbeats.
+        self._notices_at = ("", 0, 0)
         self._woken, self._waker = socket.socketpair()
         self._woken.setblocking(False)
         self._waker.setblocking(False)
@@ -267,6 +197,7 @@ class ZmqLink:
         self._handshakes.look(now)
         if self._handshakes.breaks != before:
             self._sending.restart()
+            self._listen(self._notices_at[0])
 
     def _send_part(self, raw: Any) -> zmq.MessageTracker | None:
         channel = self._channel
@@ -386,12 +317,13 @@ class ZmqLink:
             channel.close()
 
     def _listen(self, address: str) -> None:
-        if not address or (address, self._handshakes.renewed) == self._notices_at:
+        at = (address, self._handshakes.renewed, self._handshakes.breaks)
+        if not address or at == self._notices_at:
             return
         if self._notices is not None:
             self._poller.unregister(self._notices)
             self._notices.close(0)
         self._notices = zmq_socket(zmq.SUB, b"")
         connect(self._notices, address, self._handshakes.own)
-        self._notices_at = (address, self._handshakes.renewed)
+        self._notices_at = at
         self._poller.register(self._notices, zmq.POLLIN)

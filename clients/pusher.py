@@ -88,7 +88,7 @@ class Pusher(Delivering):
         self._flush_number = 0
         self._payloads = 0
         self._last_count = -1
-        self._breaks = 0  # of the link
+        self._broken = (link.breaks, link.parted)  # how often the link's connection has broken, and whether its shared memory has ended
         # Draws are wanted now, and few; all items of a table would take whatever room there is.
         self._in_turn = sorted(outlets, key=lambda outlet: isinstance(outlet, AllOutlet))
         for outlet in outlets:
@@ -206,6 +206,7 @@ class Pusher(Delivering):
                 self._flush_started, self._flush_number = self._flush_asked, 0
                 for outlet in self._outlets:
                     outlet.flushing = outlet.flushes = True
+        self._mend(now)
         if self._outbox.behind:
             self._transmit(now)
         self._transmit_earlier(now)
@@ -227,6 +228,14 @@ class Pusher(Delivering):
         # before.
         self.due = count + (left if active else 1)
         return 0.0 if self.count >= self.due else wait
+
+    def _mend(self, now: float) -> None:
+        """Joins anew over a connection that was cut: what was on its way, priorities from learners too, is lost."""
+        before, self._broken = self._broken, (self._link.breaks, self._link.parted)
+        if self._broken[0] != before[0] or self._broken[1] > before[1]:
+            with self._changed:
+                self._topics.broken()
+            self._hello(now)
 
     def _drain(self, outlet: Outlet, now: float, added: int) -> float:
         """Sends what there is room for; returns seconds until something is due, 0 where that waits for room or for the server."""
@@ -296,10 +305,6 @@ class Pusher(Delivering):
                 self._changed.notify_all()
 
     def _fetch(self, now: float) -> None:
-        if self._breaks != self._link.breaks:
-            self._breaks = self._link.breaks
-            with self._changed:
-                self._topics.broken()
         while not self._pulse.lost:
             with self._changed:
                 fetch = self._topics.fetch(self._next, now)
@@ -326,7 +331,7 @@ class Pusher(Delivering):
             self._hello(now)
             return
         recovery = self._recovery if self._delivery is None else self._delivery.recovery
-        if self._pulse.ping_due(now) or (not self._pulse.lost and not self._pulse.greeting and recovery.due(now, self._link.breaks)):
+        if self._pulse.ping_due(now) or (not self._pulse.lost and not self._pulse.greeting and recovery.due(now)):
             self._link.send(Message(Kind.PING, self._next()))
             recovery.asked(self._seq, now)
 

@@ -20,6 +20,10 @@ def sentence(why: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
         ),
         "few": f"{table} has {have:,} items that may be drawn now, and a batch needs {need:,} different ones",
         "unread": f"{have:,} batches of {table} are on their way to this learner already, the most is {need:,}: read them first",
+        "sending": (
+            f"{table} waits for its learners to read: {have:,} bytes of batches are on their way from the server, {need:,} is the most, "
+            f"and one learner's share what is free of that; smaller batches fit sooner"
+        ),
         "limiter": (
             f"learners of {table} are ahead of its actors by {max(0, need - have):,} items: {have:,} have been inserted, "
             f"and a batch waits for {need:,} ({rate})"

@@ -1,7 +1,7 @@
 """Recovery: finds out which pushes were lost on their way, from what the server says. No clock, thread or socket of its own.
 
-A connection that was cut and made anew behind the scenes loses what was under way and tells nobody. The next push shows it (a gap); where there is
-none, the answer to a PING does: it says which push the server has taken last.
+A connection that was cut and made anew behind the scenes loses what was under way. Where the link notices, the actor joins anew; else the next push
+shows it (a gap), and where there is none, the answer to a PING does: it says which push the server has taken last.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ class Recovery:
         self._outbox = outbox
         self._moved = -math.inf
         self._asked = (0, 0)  # seq of the last PING, and what had been sent before it
-        self._breaks = 0
         self._rewound = 0  # where sending has begun anew last, until something from there on is acknowledged
 
     def moved(self, now: float) -> None:
@@ -39,10 +38,9 @@ class Recovery:
         """True where something has been out for STALL_S, and nothing was acknowledged meanwhile."""
         return len(self._outbox) > 0 and now - self._moved >= STALL_S
 
-    def due(self, now: float, breaks: int) -> bool:
-        """True when a PING should ask what the server has; `breaks`: of the link, as often as its connection is known to have broken."""
-        broke, self._breaks = breaks != self._breaks, breaks
-        return self._outbox.flown >= self._outbox.first and (broke or now - self._moved >= ASK_S)
+    def due(self, now: float) -> bool:
+        """True when a PING should ask what the server has."""
+        return self._outbox.flown >= self._outbox.first and now - self._moved >= ASK_S
 
     def asked(self, seq: int, now: float) -> None:
         """That PING, or one for another reason, was sent as `seq`."""

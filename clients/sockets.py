@@ -9,7 +9,12 @@ from memsvc_proto.errors import ConfigError
 
 from .credentials import Credentials, curve_client
 
+HEARTBEAT_MS, SILENT_MS = 5000, 20000
+"""How often a peer is asked whether it is there, and the silence after which its connection is opened anew."""
+
 _NOTICES = 1000  # parameter notices that may wait for a client that does not listen
+_PROBE_S = 5  # TCP's own probes, and
+_PROBES = 3  # how many may be lost
 
 _contexts: dict[int, zmq.Context[zmq.Socket[bytes]]] = {}
 
@@ -30,13 +35,19 @@ def zmq_socket(kind: int, identity: bytes) -> zmq.Socket[bytes]:
     made.setsockopt(zmq.LINGER, 0)
     made.setsockopt(zmq.RECONNECT_IVL, 100)
     made.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
-    # The I/O thread answers heartbeats, so a client that is busy for minutes is no dead client, and a dead connection is opened anew.
-    made.setsockopt(zmq.HEARTBEAT_IVL, 5000)
-    made.setsockopt(zmq.HEARTBEAT_TIMEOUT, 20000)
+    # A socket with heartbeats must never have its queue full: libzmq 4.3.5 stops reading then, misses the heartbeats, opens the connection anew, and
+    # ends the process when the queue is read (its issue 3937).
     if kind == zmq.DEALER:
         made.setsockopt(zmq.ROUTING_ID, identity)
+        made.setsockopt(zmq.RCVHWM, 0)  # what comes was asked for, or is small and rare
+        # The I/O thread answers heartbeats, so a client that is busy for minutes is no dead client, and a dead connection is opened anew.
+        made.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+        made.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENT_MS)
     else:
         made.setsockopt(zmq.RCVHWM, _NOTICES)
+        for option, value in ((zmq.TCP_KEEPALIVE, 1), (zmq.TCP_KEEPALIVE_IDLE, _PROBE_S), (zmq.TCP_KEEPALIVE_INTVL, _PROBE_S)):
+            made.setsockopt(option, value)
+        made.setsockopt(zmq.TCP_KEEPALIVE_CNT, _PROBES)
         made.setsockopt(zmq.SUBSCRIBE, b"")
     return made
 

@@ -29,6 +29,11 @@ class Updates:
         """Keys whose priorities have no answer yet."""
         return (self.bytes - HEADER_BYTES * (len(self.due) + len(self._sent))) // 16
 
+    @property
+    def unanswered(self) -> int:
+        """Messages that were sent and have no answer yet."""
+        return len(self._sent)
+
     def add(self, frame: NDArray[np.uint8]) -> None:
         """To be sent, behind all others."""
         self.due.append(frame)

@@ -102,14 +102,14 @@ def hello_message(seq: int, role: str, name: str, envs: int = 0, versions: dict[
 def greet(link: Link, hello: Message, timeout: float, where: str, clock: Callable[[], float] = time.monotonic) -> Welcome:
     """Says HELLO and waits for its WELCOME. Raises Unreachable at the timeout, or the server's refusal as it is."""
     link.send(hello)
-    deadline, renewed = clock() + timeout, link.renewed
+    deadline, lost = clock() + timeout, (link.renewed, link.breaks)
     while (left := deadline - clock()) > 0:
         message = link.receive(min(left, SLICE_S))
         if message is None:
             if link.refused:
                 raise Forbidden(f"the server at {where} does not let this client in: {link.trouble}", key="", role="", asked="HELLO", allowed=[])
-            if link.renewed != renewed:  # a connection that was given up has taken the HELLO with it
-                renewed = link.renewed
+            if (link.renewed, link.breaks) != lost:  # a connection that was given up, or broke, has taken the HELLO with it
+                lost = (link.renewed, link.breaks)
                 link.send(hello)
             continue
         if message.kind is Kind.WELCOME:

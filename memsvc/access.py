@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from .keeping import WhenSafe
 from .peer import Peer
-from .pool import Pool
 from .table import MAX_IN_FLIGHT, Table
+from .underway import UnderWay
 
 
 def update(replay: Any, table: Table, peer: Peer, message: Message, when_safe: WhenSafe) -> None:
@@ -27,8 +27,8 @@ def update(replay: Any, table: Table, peer: Peer, message: Message, when_safe: W
     when_safe(lambda: peer.send(answer))
 
 
-def get(replay: Any, table: Table, pool: Pool, peer: Peer, message: Message) -> None:
-    """Answers a GET with ITEMS. ProtocolError: too many keys; NotReady: the peer has not read what was sent before."""
+def get(replay: Any, table: Table, underway: UnderWay, peer: Peer, message: Message) -> None:
+    """Answers a GET with ITEMS. ProtocolError: too many keys; NotReady: the peer has not read what was sent before, or others have not."""
     keys = _keys(message)
     flying = peer.in_flight()
     if flying >= MAX_IN_FLIGHT:
@@ -38,7 +38,15 @@ def get(replay: Any, table: Table, pool: Pool, peer: Peer, message: Message) -> 
             have=flying,
             need=MAX_IN_FLIGHT,
         )
-    frame = pool.take(table.frame_bytes(len(keys)) if len(keys) else wire.HEADER_BYTES)
+    frame = underway.frame(peer, table.frame_bytes(len(keys)) if len(keys) else wire.HEADER_BYTES)
+    if frame is None:
+        held, most = underway.bytes, underway.most
+        raise NotReady(
+            f"{held:,} bytes of batches are on their way to clients that have not read them, {most:,} is the most: ask later, or for fewer",
+            reason="sending",
+            have=held,
+            need=most,
+        )
     found, population, total = replay.get(table.index, keys, frame, wire.HEADER_BYTES)
     # Columns stand as for a batch of those found, so what was kept free for the others is behind them.
     used = wire.HEADER_BYTES + (int(table.spec.layout(found)[0]) if found else 0)

@@ -38,6 +38,7 @@ _THREADS = 4
 _COUNTERS = (
     *("items", "population", "min_weight", "drawn", "inserted", "evicted", "stale_updates", "refused_updates", "waiting", "starved"),
     *("aged", "deleted", "exhausted", "put_back", "in_flight", "deliveries", "age_steps"),
+    *("feedback_bytes", "told_bytes", "changes_bytes", "notes_bytes"),
 )
 _OF_ACTORS = (
     *("name", "population", "queue", "drawn", "received", "left", "starved"),

@@ -26,9 +26,10 @@ from .peer import Membership, Peer
 from .pool import Pool
 from .publishing import Notice, Publishing
 from .report import report
-from .table import Table
+from .table import MAX_BATCH_BYTES, Table
 from .tally import Tally
 from .telling import Telling
+from .underway import UnderWay
 
 log = logging.getLogger("memsvc")
 
@@ -78,9 +79,10 @@ class Engine:
         schema, specs = config.specs()
         self.replay = self.keeper.replay or Replay(schema, specs, config.server.memory, self.seed, self.first_stream)
         self.pool = Pool(POOL_BYTES)
+        self.underway = UnderWay(self.pool, max(MAX_BATCH_BYTES, config.server.memory // 4))
         self.deliveries = Deliveries(self.replay)
         self.tables = [
-            Table(i, settings, spec, self.replay, self.pool, self.deliveries)
+            Table(i, settings, spec, self.replay, self.underway, self.deliveries, self.keeper.settles)
             for i, (settings, spec) in enumerate(zip(config.tables, specs, strict=True))
         ]
         self.members = Members(self.replay)
@@ -301,7 +303,7 @@ class Engine:
         access.update(self.replay, self.table(message.table), peer, message, self.keeper.when_safe)
 
     def _get(self, peer: Peer, message: Message, now: float) -> None:
-        access.get(self.replay, self.table(message.table), self.pool, peer, message)
+        access.get(self.replay, self.table(message.table), self.underway, peer, message)
 
     def _delete(self, peer: Peer, message: Message, now: float) -> None:
         table = self.table(message.table)

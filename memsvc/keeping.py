@@ -23,6 +23,11 @@ class Keeping(Protocol):
     def waits(self) -> str:
         """Why nothing is acknowledged now, or ""."""
 
+    @property
+    def settles(self) -> WhenSafe | None:
+        """Calls back once what learners have confirmed so far is on disk as well: before that no more is given of what may be given only so often.
+        None: nothing waits."""
+
     def attach(self, engine: Engine) -> None:
         """Once, before the engine serves."""
 
@@ -55,6 +60,7 @@ class Off:
     epoch = ""
     seed = 0
     waits = ""
+    settles: WhenSafe | None = None
 
     def attach(self, engine: Engine) -> None:
         """See Keeping."""

@@ -45,6 +45,11 @@ class LocalPeer(Peer):
         """See Peer: answers that the client has not taken yet."""
         return sum(1 for one in list(self.inbox) if one.kind in (Kind.BATCH, Kind.PARAMS, Kind.ITEMS)) if self.inbox else 0
 
+    @property
+    def within(self) -> bool:
+        """See Peer."""
+        return True
+
     def probe(self) -> None:
         """See Peer: a plain call does not break."""
 
@@ -164,7 +169,7 @@ class LocalEndpoint:
 
     @property
     def beside(self) -> str:
-        """As ZmqEndpoint's (clients/link.py): large parameters go through memory that clients in other processes of this host see too."""
+        """As ZmqEndpoint's (clients/endpoint.py): large parameters go through memory that clients in other processes of this host see too."""
         return self._engine.addresses["beside"]
 
     def __reduce__(self) -> Any:

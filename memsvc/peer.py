@@ -51,6 +51,8 @@ class Peer(ABC):
     """Topic -> seq of a FETCH that waits until what was sent before has left."""
     asking: int = 0
     """SAMPLE requests that wait at the server."""
+    settling: int = 0
+    """Batches that were drawn for it, and wait until what it has confirmed is on disk."""
     messages: int = 0
     """Messages that it has sent."""
     heard: float = 0.0
@@ -76,6 +78,11 @@ class Peer(ABC):
     @abstractmethod
     def in_flight(self) -> int:
         """Large messages that were sent and have not left this process: batches and parameters."""
+
+    @property
+    def within(self) -> bool:
+        """True where its other end is in this process: what it is sent is not on its way, it is there."""
+        return False
 
     @property
     def shared(self) -> bool:

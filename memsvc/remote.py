@@ -87,7 +87,7 @@ def checkpoint(address: str, timeout_s: float, keys: str | None = None) -> dict[
 
 @contextmanager
 def _connected(address: str, timeout_s: float, keys: str | None) -> Iterator[Remote]:
-    from memsvc_client.link import ZmqEndpoint
+    from memsvc_client.endpoint import ZmqEndpoint
 
     link = ZmqEndpoint(address, keys=keys).connect("door")
     try:

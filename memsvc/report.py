@@ -59,7 +59,11 @@ def report(engine: Engine, now: float) -> dict[str, Any]:
 
 def _queues(engine: Engine, tables: list[dict[str, Any]]) -> dict[str, int]:
     # Bytes of what waits for somebody, and of what is kept for reuse: memsvc/README.md, "What is bounded, and how".
-    queues = {"batches": engine.pool.bytes, "parameters": sum(topic["bytes"] for topic in engine.parameters.stats().values())}
+    queues = {
+        "batches": engine.pool.bytes,
+        "underway": engine.underway.bytes,
+        "parameters": sum(topic["bytes"] for topic in engine.parameters.stats().values()),
+    }
     for measured in [measure() for measure in engine.measures]:
         for name, size in measured.items():
             queues[name] = queues.get(name, 0) + size

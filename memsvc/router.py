@@ -8,21 +8,19 @@ import os
 import struct
 import threading
 import time
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import zmq
 from memsvc_proto import wire
 from memsvc_proto.errors import Forbidden, ProtocolError
-from memsvc_proto.parts import WHOLE_BYTES, Whole
 from memsvc_proto.wire import Kind, Message
 
 from .address import Address
 from .binding import bind, remove_ipc
-from .channels import SHARE_BYTES, Channel, Channels
+from .channels import SHARE_BYTES, Channels
 from .engine import Engine
-from .outgoing import Outgoing
-from .peer import Peer
+from .sending import COPY_BYTES, Sending
+from .socket_peer import SocketPeer
 from .turned import Turned
 
 if TYPE_CHECKING:
@@ -30,13 +28,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("memsvc")
 
-COPY_BYTES = 1 << 16
-"""Frames below this are copied: cheaper than keeping a reference until they have left, and what is received becomes aligned."""
 MAX_FRAME_BYTES = 1 << 35
 QUEUED_MESSAGES = 256
 """Small messages that wait for a peer that does not read; large ones are bounded by Peer.in_flight."""
-OUTBOX_MESSAGES = 1 << 16
-"""Of other threads, to all peers of a router together, that wait for its own; beyond, they are lost as to peers that do not read."""
 RECEIVED_MESSAGES = 32
 """Messages of about 1 MB that wait per connection while this side is busy; then the sender's window fills."""
 IDLE_S = 600.0
@@ -45,48 +39,6 @@ ORDER_S = 5.0
 _BURST = 64
 _ROUNDS = 16
 _MOMENT_MS = 2
-
-
-class ZmqPeer(Peer):
-    """A connection of a ROUTER, known by its routing id."""
-
-    def __init__(self, router: Router, identity: bytes, key: str = "", token: str = "") -> None:
-        super().__init__(router.link, key=key, token=token)
-        self.identity = identity
-        self._router = router
-        self.flying: list[tuple[zmq.MessageTracker, int]] = []
-        """Large messages that zmq holds, with their bytes."""
-        self.whole = Whole(router.most_bytes)
-        """A large message that is coming from it in parts, and"""
-        self.outgoing = Outgoing()
-        """those that go to it so."""
-        self.channel: Channel | None = None
-        """Memory shared with it, once it and this side have said SHARED."""
-
-    @property
-    def shared(self) -> bool:
-        """See Peer."""
-        return self.channel is not None
-
-    def slot(self, number: int, size: int) -> Any:
-        """See Peer."""
-        channel = self.channel  # once: the router's thread may end it
-        return channel.slot(number, size) if channel is not None else None
-
-    def send(self, message: wire.Message, frame: Any = None) -> None:
-        """See Peer. From the router's own thread at once, from others through its outbox."""
-        self._router.post(self, message, frame)
-
-    def in_flight(self) -> int:
-        """See Peer: the frames that zmq still holds."""
-        return len(self.outgoing) or self.held()
-
-    def held(self) -> int:
-        """Large frames that zmq holds."""
-        if not self.flying:
-            return 0
-        self.flying = [one for one in self.flying if not one[0].done]
-        return len(self.flying)
 
 
 class Router:
@@ -104,15 +56,12 @@ class Router:
         self.link = link
         self._engine = engine
         self._guard = guard
-        self._peers: dict[bytes, ZmqPeer] = {}
-        self._outbox: deque[tuple[ZmqPeer, wire.Message, Any]] = deque()
+        self._peers: dict[bytes, SocketPeer] = {}
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.channels = Channels(self._take, self._ended, self.wake)
         """Where clients of this host share memory."""
-        self._unreached: deque[ZmqPeer] = deque()
         self.most_bytes = engine.config.server.max_message
         """Of a message in parts."""
-        self._sending: dict[ZmqPeer, None] = {}  # those that large messages go to
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=f"memsvc-{link}", daemon=True)
         self._next_sweep = self._next_look = 0.0
@@ -130,6 +79,7 @@ class Router:
             (zmq.BACKLOG, 4096),
         ):
             self._socket.setsockopt(option, value)
+        self._sending = Sending(engine, self._socket, self.channels, self._forget, self._ended)
         self.handshakes = Turned(self._socket, engine.counts, guard is not None)
         """Whose handshakes have failed."""
         try:
@@ -149,7 +99,7 @@ class Router:
 
     def stop(self, timeout_s: float) -> None:
         """Ends the thread, which closes its sockets; waits at most timeout_s. Idempotent."""
-        self._stopping = True
+        self._stopping = self._sending.stopped = True
         if self._thread.ident is None:
             self._close()
             return
@@ -161,16 +111,13 @@ class Router:
         with contextlib.suppress(OSError, ValueError):  # ValueError: it is -1 by now
             os.eventfd_write(self._wake, 1)
 
-    def post(self, peer: ZmqPeer, message: wire.Message, frame: Any) -> None:
+    def post(self, peer: SocketPeer, message: wire.Message, frame: Any) -> None:
         """Sends now on this router's thread, behind what was queued before, or queues for it. Thread-safe."""
         if threading.get_ident() == self._thread.ident:
-            self._transmit_queued()
-            self._transmit(peer, message, frame)
+            self._sending.queued()
+            self._sending.send(peer, message, frame)
             return
-        if len(self._outbox) >= OUTBOX_MESSAGES:
-            self._engine.unsent(peer, message)
-            return
-        self._outbox.append((peer, message, frame))
+        self._sending.queue(peer, message, frame)
         self.wake()
 
     def queues(self) -> dict[str, int]:
@@ -180,7 +127,7 @@ class Router:
         peers = list(self._peers.values())
         flying = sum(size for peer in peers for tracker, size in list(peer.flying) if not tracker.done)
         return {
-            "outbox": sum(memoryview(one.body).nbytes + wire.HEADER_BYTES for _, one, _ in list(self._outbox)),
+            "outbox": self._sending.outbox_bytes,
             "sending": flying + sum(peer.outgoing.bytes for peer in peers),
             "shared": self.channels.held_bytes,
         }
@@ -203,16 +150,15 @@ class Router:
                     self.channels.listen()  # others may have written, or gone, since the last sleep
                     busy = self._receive() or busy
                 if not busy and self.channels.sleep():
-                    for source, _ in poller.poll(_MOMENT_MS if self._sending else int(self.turn_s * 1e3)):
+                    for source, _ in poller.poll(_MOMENT_MS if self._sending.large else int(self.turn_s * 1e3)):
                         if source == self._wake:
                             os.eventfd_read(self._wake)
                             self.channels.admit()
                         elif source == self.channels.fileno():
                             self.channels.listen()
-                self._transmit_queued()
-                for peer in list(self._sending):
-                    self._go_on(peer)
-                self._bury()
+                self._sending.queued()
+                self._sending.go_on()
+                self._sending.bury()
                 self.beside()
                 now = time.monotonic()
                 if now >= next_turn:
@@ -300,7 +246,7 @@ class Router:
         else:
             self._engine.handle(peer, message)
 
-    def _take_part(self, peer: ZmqPeer, part: Message) -> None:
+    def _take_part(self, peer: SocketPeer, part: Message) -> None:
         peer.heard = self._engine.clock()
         torn = peer.whole.torn
         try:
@@ -314,13 +260,14 @@ class Router:
         if frame is not None:
             self._take(peer.identity, frame, key=peer.key, whole=True)
 
-    def _new_peer(self, identity: bytes, key: str) -> ZmqPeer:
-        peer = ZmqPeer(self, identity, key, "" if self._guard is None else self._guard.token(key))
+    def _new_peer(self, identity: bytes, key: str) -> SocketPeer:
+        token = "" if self._guard is None else self._guard.token(key)
+        peer = SocketPeer(self.link, identity, self.post, self.most_bytes, key, token)
         peer.channel = self.channels.begun.get(identity)
         peer.heard = self._engine.clock()
         return peer
 
-    def _refused(self, guard: Guard, peer: ZmqPeer, message: Message) -> bool:
+    def _refused(self, guard: Guard, peer: SocketPeer, message: Message) -> bool:
         # The one place where every message of every port is asked whether its sender may send it.
         try:
             kind = message.kind if message.kind is not Kind.PART else Kind.PUSH if self.link == "door" else Kind.PUBLISH
@@ -332,14 +279,14 @@ class Router:
             self._engine.refuse(peer, message.seq, error)
             return True
 
-    def _share(self, peer: ZmqPeer) -> None:
+    def _share(self, peer: SocketPeer) -> None:
         channel = self.channels.begin(peer.identity, peer.key)
         if channel is None:
             return
-        self._transmit_queued()
-        if self._transmit(peer, Message(Kind.SHARED), None):  # the last one by the socket
+        self._sending.queued()
+        if self._sending.send(peer, Message(Kind.SHARED)):  # the last one by the socket
             peer.channel = channel
-        elif peer not in self._unreached:
+        elif not self._sending.buries(peer):
             self.channels.drop(peer.identity)
 
     def _ended(self, identity: bytes, error: ProtocolError | None) -> None:
@@ -351,93 +298,7 @@ class Router:
             self._engine.malformed(peer, error)
         self._forget(peer)
 
-    def _transmit_queued(self) -> None:
-        while self._outbox and not self._stopping:
-            self._transmit(*self._outbox.popleft())
-
-    def _transmit(self, peer: ZmqPeer, message: wire.Message, frame: Any) -> bool:
-        """True when it went out."""
-        if peer.gone and message.kind is not wire.Kind.BYE:
-            return False
-        try:
-            body = message.body
-            if frame is not None:
-                wire.pack_into(message, frame)
-                pieces = [frame]
-            elif isinstance(body, memoryview) and body.nbytes > WHOLE_BYTES:
-                pieces = [wire.pack_head(message, body.nbytes), body]
-            else:
-                pieces = [wire.pack(message)]
-            if len(pieces) > 1 or len(pieces[0]) > WHOLE_BYTES:
-                peer.outgoing.add(message.seq, *pieces)
-                self._sending[peer] = None
-            else:
-                self._send(peer, pieces[0])
-            return True
-        except zmq.Again:
-            self._engine.unsent(peer, message)
-        except zmq.ZMQError as error:
-            if error.errno != zmq.EHOSTUNREACH:
-                raise
-            if peer.identity in self.channels.begun:
-                self._unreached.append(peer)
-            else:
-                self._forget(peer)
-        except ProtocolError as error:
-            self._ended(peer.identity, error)
-        except (TypeError, ValueError):
-            log.exception("%s could not be packed", message.kind.name)
-            self._engine.unsent(peer, message)
-        return False
-
-    def _send(self, peer: ZmqPeer, frame: Any) -> None:
-        channel = peer.channel
-        if channel is not None and self._through(channel, peer, frame):
-            return
-        large = len(frame) >= COPY_BYTES
-        self._socket.send(peer.identity, zmq.SNDMORE | zmq.NOBLOCK)
-        if large:
-            peer.flying.append((self._socket.send(frame, zmq.NOBLOCK, copy=False, track=True), len(frame)))
-        else:
-            self._socket.send(frame, zmq.NOBLOCK)
-        if channel is not None and peer.channel is channel:
-            channel.mark()
-
-    def _go_on(self, peer: ZmqPeer) -> None:
-        try:
-            if not peer.gone:
-                peer.outgoing.go_on(lambda part: self._send(peer, part), peer.held)
-        except zmq.Again:
-            return
-        except zmq.ZMQError as error:
-            if error.errno != zmq.EHOSTUNREACH:
-                raise
-            self._forget(peer)
-        if peer.gone:
-            peer.outgoing.clear()
-        if not peer.outgoing:
-            self._sending.pop(peer, None)
-
-    def _through(self, channel: Channel, peer: ZmqPeer, frame: Any) -> bool:
-        # True: it went through shared memory. Raises zmq.Again where neither way has room.
-        try:
-            if channel.send(frame):
-                return True
-            if channel.room():
-                return False
-        except ProtocolError as error:
-            self._ended(peer.identity, error)
-            return True
-        raise zmq.Again
-
-    def _bury(self) -> None:
-        # Their connections have broken, and their processes may live: what they have written into memory has arrived. Not in the middle of a message.
-        while self._unreached:
-            peer = self._unreached.popleft()
-            self.channels.finish(peer.identity)
-            self._forget(peer)
-
-    def _forget(self, peer: ZmqPeer) -> None:
+    def _forget(self, peer: SocketPeer) -> None:
         self._engine.lost(peer)
         peer.channel = None
         self.channels.drop(peer.identity)

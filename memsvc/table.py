@@ -13,9 +13,10 @@ from memsvc_proto.errors import ConfigError, ProtocolError
 from .coherence import ORDERED
 from .deliveries import Deliveries
 from .demand import Demand
+from .keeping import WhenSafe
 from .limiter import refuse_batch
 from .peer import Peer
-from .pool import Pool
+from .underway import UnderWay
 
 CREDITS = 8
 """SAMPLE requests that a peer may have waiting."""
@@ -37,18 +38,23 @@ class Request:
     deadline: float
     slot: int = -1
     """Of the peer's, in which the batch is wanted; -1: in the message."""
+    crowded: bool = False
+    """It waits for others' batches to leave this process."""
 
 
 class Table:
     """Thread-safe. Lock order: serving, then lock; the core's own locks come last. Peers are sent to under `serving`, which never blocks."""
 
-    def __init__(self, index: int, settings: dict[str, Any], spec: Any, replay: Any, pool: Pool, deliveries: Deliveries) -> None:
+    def __init__(
+        self, index: int, settings: dict[str, Any], spec: Any, replay: Any, underway: UnderWay, deliveries: Deliveries, settles: WhenSafe | None
+    ) -> None:
         self.index = index
         self.name: str = settings["name"]
         self.configure(settings, spec)
         self._replay = replay
-        self._pool = pool
+        self._underway = underway
         self._deliveries = deliveries
+        self._settles = settles
         self._serving = threading.Lock()  # one thread at a time goes through the waiting requests
         self._lock = threading.Lock()
         self._waiting: list[Request] = []
@@ -139,7 +145,7 @@ class Table:
                 self._demand.asked(batch)
             self.expect(now)
         request = Request(peer, message.seq, batch, min_version, now, message.b - 1)
-        if not self._waiting and peer.in_flight() < MAX_IN_FLIGHT and self._deliver(request, size, now):
+        if not self._waiting and peer.in_flight() + peer.settling < MAX_IN_FLIGHT and self._deliver(request, size, now):
             return True
         timeout = message.f
         if not 0 <= timeout <= MAX_TIMEOUT_S:
@@ -154,7 +160,8 @@ class Table:
         return self.retry(now)
 
     def retry(self, now: float) -> bool:
-        """Serves waiting requests in order of arrival; one that cannot be filled does not hold up smaller ones, and one with a min_version nobody.
+        """Serves waiting requests in order of arrival; one that cannot be filled does not hold up smaller ones, and one with a
+        min_version, or that waits for others to read, nobody.
 
         True when any was served.
         """
@@ -164,12 +171,12 @@ class Table:
         with self._serving:
             too_large = 1 << 63
             for request in list(self._waiting):
-                if request.batch >= too_large or request.peer.in_flight() >= MAX_IN_FLIGHT:
+                if request.batch >= too_large or request.peer.in_flight() + request.peer.settling >= MAX_IN_FLIGHT:
                     continue
                 if request.peer.gone or self._serve(request, now):
                     self._forget(request)
                     served = True
-                elif request.min_version is None:
+                elif request.min_version is None and not request.crowded:
                     too_large = request.batch
         return served
 
@@ -184,6 +191,8 @@ class Table:
                 reason, have, need = self._replay.why_not(self.index, request.batch, request.min_version)
                 if flying >= MAX_IN_FLIGHT:
                     reason, have, need = "unread", flying, MAX_IN_FLIGHT
+                elif request.crowded:
+                    reason, have, need = "sending", self._underway.bytes, self._underway.most
                 meta = {"reason": reason, "have": int(have), "need": int(need)}
                 request.peer.send(wire.Message(wire.Kind.WAIT, request.seq, self.index, meta=meta))
 
@@ -238,7 +247,10 @@ class Table:
     def _deliver(self, request: Request, size: int, now: float) -> bool:
         peer, batch = request.peer, request.batch
         place = peer.slot(request.slot, size - wire.HEADER_BYTES) if request.slot >= 0 else None
-        frame = self._pool.take(size) if place is None else None
+        frame = self._underway.frame(peer, size) if place is None else None
+        request.crowded = place is None and frame is None
+        if request.crowded:
+            return False
         ticket = self._deliveries.ticket() if self._confirmed else 0
         if frame is None:
             drawn = self._replay.draw(self.index, batch, place, 0, request.min_version, ticket)
@@ -252,5 +264,20 @@ class Table:
         if ticket:
             self._deliveries.sent(peer, self.index, request.seq, ticket)
         body = b"" if frame is None else frame.data[wire.HEADER_BYTES :]
-        peer.send(wire.Message(wire.Kind.BATCH, request.seq, self.index, batch, population, total, body=body), frame)
+        message = wire.Message(wire.Kind.BATCH, request.seq, self.index, batch, population, total, body=body)
+        if ticket and self._settles is not None:
+            self._send_settled(self._settles, peer, message, frame)
+        else:
+            peer.send(message, frame)
         return True
+
+    def _send_settled(self, settles: WhenSafe, peer: Peer, message: wire.Message, frame: Any) -> None:
+        # So a restarted server gives again at most what a learner has on its way at once, however slow the disk is.
+        def send() -> None:
+            with self._lock:
+                peer.settling -= 1
+            peer.send(message, frame)
+
+        with self._lock:
+            peer.settling += 1
+        settles(send)

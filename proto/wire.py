@@ -56,8 +56,9 @@ A seq is the sender's own, from 1; an answer repeats the seq of what it answers.
     draw, server -> learner
       BATCH     table; a = batch size, b = N, f = W; body: the columns, each at a multiple of 64 (TableSpec.layout); no body: they are in the slot
       WAIT      meta {reason, have, need}: the SAMPLE of that seq was not served in its time, and is dropped. What is had and needed, by reason:
-                "min_items", "stock", "empty", "few" items or draws; "unread" batches; "limiter" items inserted in all; "stale" the version of the
-                youngest item; "version" the same, for min_version; "short" episodes that have ended, and steps that an item needs
+                "min_items", "stock", "empty", "few" items or draws; "unread" batches; "sending" bytes of all learners' batches on their way;
+                "limiter" items inserted in all; "stale" the version of the youngest item; "version" the same, for min_version; "short" episodes
+                that have ended, and steps that an item needs
       UPDATED   answers UPDATE: a = applied, b = stale; body: u64 refused keys. Answers DELETE: a = deleted, b = not there
       ITEMS     answers GET: a = items found, b = N, f = W; body: the columns (TableSpec.layout of a), in the order asked
       CONFIGURED answers CONFIGURE: table; meta: the table's normalised settings

@@ -34,6 +34,7 @@ Member* Actors::of_session(uint64_t session) {
 Member& Actors::enter(Member member) {
   member.number = next_number_++;
   member.left = false;
+  member.arriving = false;  // what was arriving when it left came as the one that it was then
   if (const auto gone = gone_sessions_.find(member.session); gone != gone_sessions_.end()) forget(gone->second);
   for (const uint64_t stream : member.streams) owners_[stream] = member.number;
   if (member.session != 0) sessions_[member.session] = member.number;

@@ -105,11 +105,12 @@ class Reader {
     return true;
   }
   void bytes(void* to, uint64_t n) {
+    if (n == 0) return;  // an empty array may have no address
     const uint8_t* const from = data_;
-    if (!skip(n)) {
-      std::memset(to, 0, n);
-    } else if (n > 0) {
+    if (skip(n)) {
       std::memcpy(to, from, n);
+    } else {
+      std::memset(to, 0, n);
     }
   }
 

@@ -277,7 +277,7 @@ void Intake::queue() {
     lane->inserted = std::max(lane->inserted, view_.head.inserted);
     lane->received += view_.head.draws;
     table_.whole() ? lane->report(view_.head) : table_.caches.report(lane, view_.head);
-    for (uint64_t i = 0; i < view_.head.floors && !table_.whole(); ++i) table_.raise_floor(lane, view_.floors[i]);
+    if (!table_.whole()) table_.raise_floors(lane, view_.floors, view_.head.floors);
     table_.gates.pushed(actor_, view_.head, new_items_.size());
     table_.last_scale = view_.head.scale;
   }

@@ -226,21 +226,28 @@ void Table::keep_bounds(const std::string& actor) {
   quota.tidy(actor, [this](uint64_t key) { return holds(key); });
 }
 
-void Table::raise_floor(Lane* lane, uint64_t floor) {
-  uint64_t& known = lane->floors[stream_of(floor)];
-  const uint64_t before = std::exchange(known, std::max(known, floor));
-  if (before == 0 || floor <= before) return;
+void Table::raise_floors(Lane* lane, const uint64_t* floors, size_t n) {
   const auto lose = [&](uint32_t item) {
     if (items.published(item)) caches.lose(lane, item);
   };
-  if (floor - before <= items.capacity()) {
-    for (uint64_t key = before; key < floor; ++key) {
+  // Keys are looked up one by one so long as that costs less than a look at every item: floors that jump far, of however many streams, cost one pass.
+  uint64_t looks = items.capacity();
+  bool far = false;
+  for (size_t i = 0; i < n; ++i) {
+    uint64_t& known = lane->floors[stream_of(floors[i])];
+    const uint64_t before = std::exchange(known, std::max(known, floors[i]));
+    if (before == 0 || floors[i] <= before) continue;
+    if (floors[i] - before > looks) {
+      far = true;
+      continue;
+    }
+    looks -= floors[i] - before;
+    for (uint64_t key = before; key < floors[i]; ++key) {
       if (const uint32_t item = items.find(key); item != kNone) lose(item);
     }
-    return;
   }
-  for (uint32_t item = 0; item < items.places(); ++item) {
-    if (items.live(item) && stream_of(items.key(item)) == stream_of(floor) && items.key(item) < floor) lose(item);
+  for (uint32_t item = 0; far && item < items.places(); ++item) {
+    if (items.live(item) && lane->lost(items.key(item))) lose(item);
   }
 }
 

@@ -118,8 +118,9 @@ struct Table {
   void drop(uint32_t item);
   // What the actor has beyond its bounds goes.
   void keep_bounds(const std::string& actor);
-  // An actor's memory has lost the steps of a stream below `floor`: draws of them that wait here are not made any more.
-  void raise_floor(Lane* lane, uint64_t floor);
+  // An actor's memory has lost the steps of these floors' streams that lie below them: draws of them that wait here are not made any more. O(items)
+  // at most.
+  void raise_floors(Lane* lane, const uint64_t* floors, size_t n);
   // How many items an actor may send of those that it has.
   uint64_t room(uint64_t actor) { return gates.give_room(actor, items.free(), items.capacity()); }
   // The actors that are to be told that they may do more. O(actors).

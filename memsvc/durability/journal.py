@@ -57,6 +57,8 @@ class Journal:
         self._slots: deque[Slot] = deque()
         self._reserved = self._committed = 0  # slots, cancelled ones included
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        self._asked: list[Callable[[], None]] = []
+        self._settling: deque[tuple[int, Callable[[], None]]] = deque()
         self._unsynced: list[Slot] = []
         self._unsynced_bytes = 0
         self._first_unsynced = 0.0
@@ -125,6 +127,17 @@ class Journal:
         if not wait:
             callback()
 
+    def when_settled(self, callback: Callable[[], None]) -> None:
+        """Calls back, on the writing thread, once what learners have confirmed so far is on disk as well; at once while the disk takes nothing, for
+        draws go on then. `callback` must not block or raise."""
+        with self._work:
+            wait = not self.trouble and not self._stopping
+            if wait:
+                self._asked.append(callback)
+                self._work.notify()
+        if not wait:
+            callback()
+
     def close(self, timeout_s: float) -> bool:
         """Writes what there is, syncs and ends. False: it was not done in time, or cannot be written."""
         with self._work:
@@ -171,7 +184,7 @@ class Journal:
         # The learners' side goes behind what it follows from: it is asked for before its place is taken.
         self._note_progress()
         with self._work:
-            if not (self._slots and self._slots[0].ready) and not self._stopping:
+            if not (self._slots and self._slots[0].ready) and not self._asked and not self._stopping:
                 self._work.wait(self._pause())
             group = []
             size = 0
@@ -189,7 +202,9 @@ class Journal:
 
     def _note_progress(self) -> None:
         now = time.monotonic()
-        if now < self._next_progress:
+        with self._lock:
+            asked, self._asked = self._asked, []
+        if now < self._next_progress and not asked:
             return
         self._next_progress = now + PROGRESS_S
         self._gate.enter()
@@ -197,6 +212,10 @@ class Journal:
             self.note(self._progress())
         finally:
             self._gate.leave()
+        with self._lock:
+            self._settling.extend((self._reserved, callback) for callback in asked)
+            calls = self._settled()
+        self._call(calls)
 
     def _take(self, group: list[Slot]) -> None:
         # All of it counts as unsynced before any of it is written, so that an error finds it there.
@@ -240,10 +259,21 @@ class Journal:
             calls = []
             while self._waiting and self._waiting[0][0] <= self._committed:
                 calls.append(self._waiting.popleft()[1])
+            calls += self._settled()
         for slot in done:
             if slot.mark is not None:
                 slot.segments = self._writer.taken()
                 slot.mark.set()
+        self._call(calls)
+
+    def _settled(self) -> list[Callable[[], None]]:
+        # Under the lock.
+        calls = []
+        while self._settling and (self._settling[0][0] <= self._committed or self.trouble):
+            calls.append(self._settling.popleft()[1])
+        return calls
+
+    def _call(self, calls: list[Callable[[], None]]) -> None:
         for call in calls:
             try:
                 call()
@@ -259,6 +289,10 @@ class Journal:
             if not self.trouble:
                 log.error("the journal cannot be written: %s; nothing is acknowledged until it can", reason)
             self.trouble = str(reason)
+            with self._lock:
+                asked, self._asked = self._asked, []
+                calls = [*self._settled(), *asked]
+            self._call(calls)
             self._writer.forget()
             if self._stop.wait(RETRY_S):
                 return False

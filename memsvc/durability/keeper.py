@@ -105,6 +105,11 @@ class Keeper:
         else:
             callback()
 
+    @property
+    def settles(self) -> Callable[[Callable[[], None]], None] | None:
+        """See Keeping."""
+        return self._journal.when_settled if self.mode == "journal" and self.config.server.fsync_ms == 0 else None
+
     def when_kept(self, topic: str, version: int, callback: Callable[[], None]) -> None:
         """The same for published parameters: once this version, or a newer one, is on disk (fsync_ms > 0: at once)."""
         if self._blobs is not None and self.mode == "journal" and self.config.server.fsync_ms == 0:
