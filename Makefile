@@ -73,7 +73,7 @@ compare: build
 chaos: build
 	cd tests && ../$(BIN)/python -m chaos
 
-# What grows: SOAK_S seconds (240) of actors too fast, readers asleep, clients that vanish, and an episode without an end.
+# What grows: SOAK_S seconds (240) of actors too fast, readers asleep, clients that vanish, and an episode without an end; SOAK_DURABILITY=journal.
 soak: build
 	cd tests && ../$(BIN)/python -m chaos.soak
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -114,3 +115,14 @@ class House:
             assert (obs == i).all()
         assert len(set(keys.tolist())) == len(keys)
         return {int(key): (float(value), ids[int(key)]) for key, value in zip(keys, found["value"], strict=True)}
+
+
+def answer_to(peer: Any, seq: int) -> Any:
+    """What has come for `seq`: of a table that counts deliveries once the journal is on disk."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        for one in list(peer.got):
+            if one.seq == seq:
+                return one
+        time.sleep(0.001)
+    raise AssertionError(f"no answer to {seq}")

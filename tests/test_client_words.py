@@ -30,6 +30,7 @@ SETTINGS = {
         ("empty", 0, 32, ["0 of the 32 items"]),
         ("few", 12, 32, ["12 items that may be drawn", "32 different ones"]),
         ("unread", 8, 8, ["8 batches", "read them first"]),
+        ("sending", 1000, 4000, ["1,000 bytes", "4,000 is the most"]),
         ("limiter", 100, 112, ["learners", "ahead of its actors by 12 items", "samples_per_insert = 1.5", "tolerance = 64"]),
         ("stale", 4, 7, ["staler than 3 versions", "limits.max_staleness", "version 4", "7 is the oldest"]),
         ("short", 5, 80, ["all 5 episodes", "80 steps", "item.length", "tail = 'drop'"]),
@@ -150,7 +151,7 @@ def test_what_is_no_topic(topic):
 
 
 def welcome(tables):
-    return Welcome("", 0, [], {}, [("obs", "<f4", (3,))], tables, None, [])
+    return Welcome("", 0, [], False, 0, {}, [("obs", "<f4", (3,))], tables, None, [])
 
 
 def other(settings, path, value):

@@ -134,7 +134,7 @@ def test_reflection_describes_the_service(channel: Any) -> None:
     names = {one.name for one in listed.list_services_response.service}
     assert names == {"memsvc.v1.Control", "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
     described = descriptor_pb2.FileDescriptorProto.FromString(file.file_descriptor_response.file_descriptor_proto[0])
-    assert [method.name for method in described.service[0].method] == ["ServerInfo", "TableInfo", "Configure"]
+    assert [method.name for method in described.service[0].method] == ["ServerInfo", "TableInfo", "Configure", "Checkpoint"]
 
 
 def test_the_generated_files_are_those_of_control_proto(tmp_path: Path) -> None:

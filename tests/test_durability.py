@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from durable import CACHES, UNION, House, Player
+from durable import CACHES, UNION, House, Player, answer_to
 from memsvc_proto.wire import Kind
 from serving import Inbox, columns, until
 
@@ -97,7 +97,7 @@ def test_what_was_drawn_before_the_crash_is_not_drawn_again(tmp_path: Path) -> N
         seen = []
         for _ in range(8):
             seq = peer.sample(4)
-            batch = next(one for one in peer.got if one.seq == seq)
+            batch = answer_to(peer, seq)
             seen += columns(player.specs[0], batch)["id"].tolist()
             peer.say(Kind.TAKEN, table=0, a=seq)
         house.keeper.settle()
@@ -106,7 +106,7 @@ def test_what_was_drawn_before_the_crash_is_not_drawn_again(tmp_path: Path) -> N
     with House(copy, queue) as house:
         peer = learner(house)
         seq = peer.sample(4)
-        batch = next(one for one in peer.got if one.seq == seq)
+        batch = answer_to(peer, seq)
         assert columns(player.specs[0], batch)["id"].tolist() == [32, 33, 34, 35]
 
 
@@ -122,7 +122,7 @@ def test_caches_go_on_with_their_queues(tmp_path: Path) -> None:
         assert house.table()["actors"][0]["queue"] == 32
         peer = learner(house)
         seq = peer.sample(16)
-        batch = next(one for one in peer.got if one.seq == seq)
+        batch = answer_to(peer, seq)
         assert batch.kind is Kind.BATCH
 
 

@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 import numpy as np
-from memsvc_client.link import ZmqEndpoint
+from memsvc_client.endpoint import ZmqEndpoint
 from memsvc_core import Memory, Schema, TableSpec
 from memsvc_proto.wire import Kind, Message
 from serving import Inbox, Playing, config, until

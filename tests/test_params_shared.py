@@ -16,7 +16,7 @@ import pytest
 import safetensors.numpy
 from memsvc_client import Actor, ProtocolError, SchemaError
 from memsvc_client.beside import Side
-from memsvc_client.link import ZmqEndpoint
+from memsvc_client.endpoint import ZmqEndpoint
 from memsvc_client.memory_file import MemoryFile, available
 from memsvc_client.params import Blob, decode
 from memsvc_client.segments import MOST, SHARED_BYTES, Segments, hold, mapped

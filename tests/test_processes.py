@@ -1,25 +1,22 @@
-"""Processes and threads: forks, ends of programs, sixteen threads, peers that are dead or stopped, Ctrl-C, ports that are taken, restarts."""
+"""Processes and threads: forks, ends of programs, sixteen threads, peers that are dead or stopped, ports that are taken, restarts."""
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from daemon import daemon, numbered, play
 from memsvc_client import Actor, Learner
 from memsvc_proto.errors import Closed, ConfigError, MemsvcError, NotReady
-from proxy import Proxies
-from serving import UNION, background, config, serve, until
+from network import Proxies
+from serving import background, config, serve, until
 
 import memsvc
 
@@ -32,16 +29,6 @@ def run(*arguments: str) -> tuple[subprocess.CompletedProcess[str], float]:
     command = [sys.executable, "-W", "ignore:This process:DeprecationWarning", str(PROGRAM), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     return done, time.monotonic() - began
-
-
-def numbered(i: int) -> dict[str, Any]:
-    return {"obs": np.full(3, i, np.float32), "action": i, "reward": 0.0, "priority": 1.0}
-
-
-def play(actor: Actor, steps: int = 20) -> None:
-    for i in range(steps):
-        actor.add(**numbered(i))
-    actor.end_episode(True)
 
 
 @pytest.mark.parametrize("parent", ["unused", "used", "busy"])
@@ -143,25 +130,6 @@ def test_sixteen_threads_on_one_learner(tmp_path, kind, monkeypatch):
 # Ends of peers.
 
 
-@contextlib.contextmanager
-def daemon(address: str = "tcp://127.0.0.1:0", *tables: dict[str, Any]) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server in a process of its own, and its address."""
-    code = f"import sys, memsvc; s = memsvc.Server({as_dict(address, *tables)!r}); print(s.address, flush=True); sys.stdin.read()"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            yield process, process.stdout.readline().strip()
-        finally:
-            process.kill()
-
-
-def as_dict(address: str, *tables: dict[str, Any]) -> dict[str, Any]:
-    """A configuration that another process can read."""
-    from serving import STEP
-
-    return {"server": {"address": address, "memory": "8MiB", "control": "", "http": ""}, "step": STEP, "table": list(tables or (UNION,))}
-
-
 @pytest.mark.parametrize("fate", ["killed", "stopped", "vanished"])
 @pytest.mark.parametrize("kind", ["tcp", "shared"])
 def test_close_does_not_wait_for_a_peer_that_says_nothing(kind, fate, monkeypatch):
@@ -195,121 +163,6 @@ def test_close_does_not_wait_for_a_peer_that_says_nothing(kind, fate, monkeypatc
         assert unsent.items or unsent.bytes
         for result in waiting:
             assert isinstance(result(1.0), Closed)
-
-
-# Ctrl-C.
-
-
-@contextlib.contextmanager
-def interrupted(after: float = 0.3) -> Iterator[None]:
-    """A SIGINT comes while the block waits: KeyboardInterrupt within a second. A second one, where pyzmq has swallowed the first: it tells stderr
-    (_check_rc) that it ignores an exception which its own send has met, once in some hundred times.
-    """
-    sent: list[float] = []
-    over = threading.Event()
-
-    def press() -> None:
-        wait = after
-        while len(sent) < 2 and not over.wait(wait):
-            sent.append(time.monotonic())
-            os.kill(os.getpid(), signal.SIGINT)
-            wait = 1.5
-
-    pressing = threading.Thread(target=press)
-    pressing.start()
-    try:
-        with contextlib.suppress(KeyboardInterrupt):
-            yield
-            raise AssertionError("the call did not wait")
-        assert time.monotonic() - sent[-1] < 1.0
-    finally:
-        over.set()
-        pressing.join()
-
-
-LEARNER_CALLS: dict[str, Callable[[Learner], Any]] = {
-    "sample": lambda learner: learner.sample(30),
-    "iteration": lambda learner: list(learner),
-    "update": lambda learner: [learner.update_priorities(np.ones(2000, np.uint64), np.ones(2000)) for _ in range(1_000_000)],
-    "publish": lambda learner: learner.publish({"w": np.zeros(100_000)}),
-    "params": lambda learner: learner.params(30),
-    "get": lambda learner: learner.get(np.ones(1, np.uint64), 30),
-    "delete": lambda learner: learner.delete(np.ones(1, np.uint64), 30),
-    "configure": lambda learner: learner.configure({"priority.exponent": 0.5}, 30),
-    "server_stats": lambda learner: learner.server_stats(30),
-    "close": lambda learner: learner.close(20),
-}
-
-
-@pytest.mark.parametrize("call", LEARNER_CALLS)
-@pytest.mark.parametrize("kind", ["tcp", "shared"])
-def test_ctrl_c_in_a_learner_that_waits(kind, call, monkeypatch):
-    monkeypatch.setenv("MEMSVC_SHARED", "1" if kind == "shared" else "0")
-    with daemon() as (process, address), Learner(address, batch_size=4, timeout=20) as learner, Actor(address, timeout=10) as actor:
-        process.send_signal(signal.SIGSTOP)
-        with interrupted():
-            LEARNER_CALLS[call](learner)
-        process.send_signal(signal.SIGCONT)
-        play(actor)
-        if call == "close":
-            learner.close()
-            with pytest.raises(Closed):
-                learner.sample()
-        else:
-            learner.sample(20)
-            assert learner.publish({"w": np.zeros(100_000)}) >= 1
-            assert learner.params(20) is not None
-            learner.update_priorities(np.ones(1, np.uint64), np.ones(1))
-
-
-ACTOR_CALLS: dict[str, Callable[[Actor], Any]] = {
-    "add": lambda actor: [actor.add(**numbered(i)) for i in range(10_000_000)],
-    "flush": lambda actor: actor.flush(30),
-    "params": lambda actor: actor.params(30),
-    "close": lambda actor: actor.close(20),
-}
-
-
-@pytest.mark.parametrize("call", ACTOR_CALLS)
-@pytest.mark.parametrize("kind", ["tcp", "shared"])
-def test_ctrl_c_in_an_actor_that_waits(kind, call, monkeypatch):
-    monkeypatch.setenv("MEMSVC_SHARED", "1" if kind == "shared" else "0")
-    table = UNION | {"actor": {**UNION["actor"], "max_steps": 500}}
-    with daemon("tcp://127.0.0.1:0", table) as (process, address), Actor(address, timeout=30, window_bytes=10_000, message_bytes=1024) as actor:
-        process.send_signal(signal.SIGSTOP)
-        play(actor)
-        with interrupted():
-            ACTOR_CALLS[call](actor)
-        process.send_signal(signal.SIGCONT)
-        if call == "close":
-            actor.close()
-            with pytest.raises(Closed):
-                actor.add(**numbered(1))
-        else:
-            play(actor)
-            actor.flush(20)
-            with Learner(address, batch_size=4, timeout=10) as learner:
-                learner.publish({"w": np.zeros(1)})
-                assert actor.params(10).version == 1
-
-
-@pytest.mark.parametrize("client", [Actor, Learner])
-def test_ctrl_c_while_a_client_looks_for_its_server(client):
-    with daemon() as (_, address), Proxies(address) as network:
-        network.freeze()
-        with interrupted():
-            client(network.endpoint(), timeout=30)
-        network.resume()
-        client(network.endpoint(), timeout=30).close()
-
-
-def test_ctrl_c_while_a_server_takes_its_memory():
-    settings = config("tcp://127.0.0.1:0", memory="256MiB")
-    with interrupted(0.1):
-        memsvc.Server(settings).close()
-        time.sleep(1)  # where it took less than that
-    gc.collect()
-    memsvc.Server(config("tcp://127.0.0.1:0")).close()
 
 
 # Starts.

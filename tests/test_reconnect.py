@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from memsvc_client import Actor, Learner
 from memsvc_proto.errors import MemsvcError, NotReady, ProtocolError, Unreachable, WindowFull
-from proxy import Proxies
+from network import Proxies
 from serving import STEP, UNION, background, serve, until
 
 pytestmark = pytest.mark.timeout(200)

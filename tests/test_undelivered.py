@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from memsvc_client import Actor, Learner, NotReady
-from proxy import Proxies
+from network import Proxies
 from serving import config, until
 
 import memsvc

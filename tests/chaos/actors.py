@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from memsvc_client import Actor, NotReady, Unreachable, WindowFull
-from proxy import ProxiedEndpoint
+from network import ProxiedEndpoint
 
 from .content import BODY_BYTES, ENVS, FINAL, Notes, body_of, step
 

@@ -41,8 +41,8 @@ TABLES: list[dict[str, Any]] = [
         "priority": {"source": "given", "exponent": 1.0},
     },
 ]
-DRAW = np.dtype([("table", "<u4"), ("key", "<u8"), ("tag", "<i8", (4,))])
-"""A learner's record of one drawn item."""
+DRAW = np.dtype([("table", "<u4"), ("key", "<u8"), ("at", "<f8"), ("tag", "<i8", (4,))])
+"""A learner's record of one drawn item; `at`: time.time() once it had its batch."""
 
 
 def body_of(tag: NDArray[np.int64]) -> NDArray[np.uint8]:
@@ -53,6 +53,12 @@ def body_of(tag: NDArray[np.int64]) -> NDArray[np.uint8]:
 def reward_of(number: Any) -> Any:
     """Of the step with this number: a small integer, so that sums of three are exact."""
     return number % 7
+
+
+def identities(tags: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """u64[n] of tags i64[n, 4]."""
+    slot, run, env, number = (tags[:, i].astype(np.uint64) for i in range(4))
+    return (slot << np.uint64(56)) | (run << np.uint64(44)) | (env << np.uint64(40)) | number
 
 
 def step(slot: int, run: int, env: int, number: int) -> dict[str, Any]:

@@ -52,15 +52,17 @@ def plan(seed: int, seconds: float, world: World, every: tuple[float, float], ki
 
 
 class Tormentor:
-    """Carries a plan out. `history` holds what has really happened."""
+    """Carries a plan out. `history` holds what has really happened, from `began` (time.time()) on."""
 
     def __init__(self, world: World, faults: list[Fault]) -> None:
         self.history: list[Fault] = []
+        self.began = 0.0
         self._world, self._faults = world, faults
         self._workers = {worker.name: worker for worker in [*world.clients, world.daemon]}
 
     def run(self, seconds: float) -> None:
         """Takes `seconds`, and leaves everything running."""
+        self.began = time.time()
         began = time.monotonic()
         undo: list[tuple[float, Worker, str]] = []
         waiting: Iterator[Fault] = iter(self._faults)

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from memsvc_client import Learner, NotReady, Unreachable, WindowFull
-from proxy import ProxiedEndpoint
+from network import ProxiedEndpoint
 
 from .content import DRAW, QUEUE, REPLAY, TABLES, UNION, Notes, body_of, torn
 
@@ -54,7 +54,7 @@ class Drawing:
                 continue
             drawn = True
             records = np.empty(len(batch.keys), DRAW)
-            records["table"], records["key"], records["tag"] = NUMBERS[table], batch.keys, batch["tag"]
+            records["table"], records["key"], records["at"], records["tag"] = NUMBERS[table], batch.keys, time.time(), batch["tag"]
             self._draws.records(records)
             self.counts[table] += len(records)
             for wrong in torn(batch):

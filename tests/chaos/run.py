@@ -14,6 +14,9 @@ from .world import World
 WARM_S = 30.0
 """The longest until every client works, before the first fault."""
 
+SNAPSHOT_S = 7.0
+"""Between two of the daemon's, so that kills find it in the middle of some, and with much or little to do again."""
+
 
 def chaos(
     folder: Path,
@@ -30,7 +33,7 @@ def chaos(
     beside address and memory, durability = "journal" by default. Without durability the daemon is stopped and cut off, and not killed.
     """
     if server is None:
-        server = {"durability": "journal", "data": str(folder / "data"), "fsync_ms": 0}
+        server = {"durability": "journal", "data": str(folder / "data"), "fsync_ms": 0, "snapshot_s": SNAPSHOT_S}
     with World(folder, actors, learners, rate, server, spooled=True) as world:
         world.start()
         warm = time.monotonic() + WARM_S
@@ -38,7 +41,7 @@ def chaos(
             time.sleep(0.05)
         faults = plan(seed, seconds, world, every, kills_daemon=bool(server.get("durability", "off") != "off"), longest=longest)
         tormentor = Tormentor(world, faults)
-        verdict = Verdict(world, tormentor.history)
+        verdict = Verdict(world, tormentor, rate)
         try:
             tormentor.run(seconds)
             verdict.judge()

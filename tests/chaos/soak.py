@@ -1,7 +1,7 @@
 """`make soak`: SOAK_S seconds (240) of everything that could make a server or an actor grow, all at once, and the slope of their memory.
 
 Actors as fast as they can, a learner that takes a tenth of it, an episode that never ends, a sleeping subscriber of parameters, a learner that asks
-and never reads, and 10,000 clients that connect, say HELLO and vanish.
+and never reads, and 10,000 clients that connect, say HELLO and vanish. SOAK_DURABILITY: "off", "snapshot" or "journal" (in the folder of the run).
 """
 
 from __future__ import annotations
@@ -44,6 +44,9 @@ BATCH = 64
 GROWTH_BYTES = 4 << 20
 """What memory may differ by between the first and the last of the samples that count: allocators and pools breathe."""
 
+DISK_GROWTH = 0.25
+"""The same of a journal's files, as a share of their mean: it grows until a snapshot, and then what is dead goes."""
+
 
 def act(address: str, name: str, endless: bool, rate: float) -> None:
     """An actor process: for ever."""
@@ -61,6 +64,27 @@ def act(address: str, name: str, endless: bool, rate: float) -> None:
             time.sleep(ahead)
 
 
+def sleep(address: str) -> None:
+    """A process for ever: a subscriber that never reads, and a learner that asks and never reads."""
+    # Of its own, and killed: libzmq ends a process whose stalled socket has lost its connection (its issue 3937; clients/sockets.py).
+    with Learner(address, table="union", batch_size=1, prefetch=0) as learner:
+        stats = learner.server_stats()
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    asleep, deaf = context.socket(zmq.SUB), context.socket(zmq.DEALER)
+    asleep.setsockopt(zmq.SUBSCRIBE, b"")
+    for socket, where in ((asleep, "params"), (deaf, "draw")):
+        socket.setsockopt(zmq.RCVHWM, 10)
+        socket.connect(stats[where])
+    deaf.send(wire.pack(hello_message(1, "learner", "deaf", table=0, batch=BATCH)))
+    seq = 1
+    while True:
+        for table in range(len(TABLES)):
+            seq += 1
+            with contextlib.suppress(zmq.Again):
+                deaf.send(wire.pack(Message(Kind.SAMPLE, seq, table, BATCH, 0, 0.05)), zmq.NOBLOCK)
+        time.sleep(0.02)
+
+
 class Crowd:
     """What is done to the daemon, in threads of this process, until `stop`."""
 
@@ -75,7 +99,7 @@ class Crowd:
 
     def run(self) -> list[threading.Thread]:
         """Starts it all."""
-        threads = [threading.Thread(target=one, daemon=True) for one in (self.learn, self.vanish, self.deaf)]
+        threads = [threading.Thread(target=one, daemon=True) for one in (self.learn, self.vanish)]
         for thread in threads:
             thread.start()
         return threads
@@ -94,25 +118,6 @@ class Crowd:
                 self.published += 1
         for learner in learners:
             learner.close()
-
-    def deaf(self) -> None:
-        """A subscriber that never reads, and learners that ask and never read."""
-        asleep = self.context.socket(zmq.SUB)
-        asleep.setsockopt(zmq.SUBSCRIBE, b"")
-        asleep.setsockopt(zmq.RCVHWM, 10)
-        asleep.connect(self.stats["params"])
-        deaf = self.context.socket(zmq.DEALER)
-        deaf.setsockopt(zmq.RCVHWM, 10)
-        deaf.connect(self.stats["draw"])
-        deaf.send(wire.pack(hello_message(1, "learner", "deaf", table=0, batch=BATCH)))
-        seq = 1
-        while not self.stop.wait(0.02):
-            for table in range(len(TABLES)):
-                seq += 1
-                with contextlib.suppress(zmq.Again):
-                    deaf.send(wire.pack(Message(Kind.SAMPLE, seq, table, BATCH, 0, 0.05)), zmq.NOBLOCK)
-        deaf.close(0)
-        asleep.close(0)
 
     def vanish(self) -> None:
         """Actors, learners and viewers that say HELLO and are never heard again."""
@@ -143,10 +148,13 @@ def slope(samples: list[tuple[float, int]]) -> tuple[float, float]:
     return rate, rate * float(at[-1] - at[0])
 
 
-def soak(folder: Path, seconds: float, clients: int = CLIENTS, warm: float = 0.4) -> tuple[bool, str]:
+def soak(folder: Path, seconds: float, clients: int = CLIENTS, warm: float = 0.4, durability: str = "off") -> tuple[bool, str]:
     """Whether everything stayed flat from `warm` (a share of `seconds`) on, and what to print."""
     address = f"tcp://127.0.0.1:{free_port()}"
-    (folder / "memsvc.toml").write_text(toml({"memory": "64MiB", "control": "", "http": "", "seed": 7, "address": address}, STEP, TABLES))
+    settings = {"memory": "64MiB", "control": "", "http": "", "seed": 7, "address": address}
+    if durability != "off":
+        settings |= {"durability": durability, "data": str(folder / "data"), "fsync_ms": 100, "snapshot_s": 20.0}
+    (folder / "memsvc.toml").write_text(toml(settings, STEP, TABLES))
     ready = folder / "ready.json"
     daemon = Worker("daemon", folder, lambda run: ["-m", "memsvc.cli", "serve", str(folder / "memsvc.toml"), "--ready-file", str(ready)], {}, None)
     doing = [("fast", False, 0.0), ("endless", True, 2000.0)]
@@ -155,12 +163,14 @@ def soak(folder: Path, seconds: float, clients: int = CLIENTS, warm: float = 0.4
         for one in doing
         for name in one[:1]
     ]
+    sleeper = Worker("sleeper", folder, lambda run: ["-m", "chaos.soak", json.dumps([address])], {}, None)
     stop, samples = threading.Event(), {worker.name: list[tuple[float, int]]() for worker in [daemon, *actors]}
+    disk: list[tuple[float, int]] = []
     try:
         daemon.start()
         _until(ready.exists, 30)
-        for actor in actors:
-            actor.start()
+        for worker in [*actors, sleeper]:
+            worker.start()
         began = time.monotonic()
         crowd = Crowd(address, stop, clients, 0.9 * seconds)
         threads = crowd.run()
@@ -169,6 +179,7 @@ def soak(folder: Path, seconds: float, clients: int = CLIENTS, warm: float = 0.4
             if time.monotonic() - began > warm * seconds:
                 for worker in [daemon, *actors]:
                     samples[worker.name].append((time.monotonic(), worker.rss()))
+                disk.append((time.monotonic(), _bytes_in(folder / "data")))
         with Learner(address, table="union", batch_size=1, prefetch=0) as learner:
             stats = learner.server_stats()
         stop.set()
@@ -176,22 +187,37 @@ def soak(folder: Path, seconds: float, clients: int = CLIENTS, warm: float = 0.4
             thread.join(10)
     finally:
         stop.set()
-        for worker in [daemon, *actors]:
+        asleep = sleeper.alive
+        for worker in [*actors, sleeper, daemon]:
             if worker.process is not None and worker.alive:
                 worker.kill()
-    told, holds = [f"soak, {seconds:g} s, slopes over the last {100 - 100 * warm:.0f} %"], True
+    told, holds = [f"soak, {seconds:g} s, durability {durability}, slopes over the last {100 - 100 * warm:.0f} %"], True
     for name, taken in samples.items():
         rate, growth = slope(taken)
         flat = growth < GROWTH_BYTES and min(size for _, size in taken) > 0
         holds = holds and flat
         told.append(f"  {'ok  ' if flat else 'WRONG'} {name}: {taken[-1][1] / 2**20:.1f} MiB, {rate / 1024:+.2f} KiB/s, {growth / 2**20:+.2f} MiB")
+    if durability != "off":
+        rate, growth = slope(disk)
+        size = [one for _, one in disk]
+        flat = growth < DISK_GROWTH * float(np.mean(size))
+        holds = holds and flat
+        told.append(f"  {'ok  ' if flat else 'WRONG'} on disk: {min(size) / 2**20:.0f} to {max(size) / 2**20:.0f} MiB, {growth / 2**20:+.0f} MiB")
     made = [table["inserted"] for table in stats["tables"]]
     told.append(
         f"  {crowd.vanished} clients vanished; made {made}, {crowd.drawn} drawn, {crowd.published} published; {stats['connections']} connections"
     )
     told.append(f"  {json.dumps(stats['counts'])} {json.dumps(stats['queues'])}")
-    holds = holds and crowd.vanished == clients and min(made) > 10 * BATCH and crowd.drawn > 0 and not stats["counts"]["failures"]
+    holds = holds and asleep and crowd.vanished == clients and min(made) > 10 * BATCH and crowd.drawn > 0 and not stats["counts"]["failures"]
     return holds, "\n".join(told)
+
+
+def _bytes_in(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # it may go meanwhile
+            total += path.stat().st_size
+    return total
 
 
 def _until(done: Callable[[], bool], seconds: float) -> None:
@@ -204,8 +230,9 @@ def _until(done: Callable[[], bool], seconds: float) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        act(*json.loads(sys.argv[1]))
+        given = json.loads(sys.argv[1])
+        act(*given) if len(given) > 1 else sleep(*given)
     with tempfile.TemporaryDirectory(prefix="memsvc-soak-") as place:
-        fine, said = soak(Path(place), float(os.environ.get("SOAK_S") or 240))
+        fine, said = soak(Path(place), float(os.environ.get("SOAK_S") or 240), durability=os.environ.get("SOAK_DURABILITY") or "off")
     print(said)
     sys.exit(not fine)

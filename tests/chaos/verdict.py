@@ -13,20 +13,16 @@ import numpy as np
 from memsvc_client import Learner, NotReady
 from numpy.typing import NDArray
 
-from .content import DRAW, FINAL, LEDGER, QUEUE, TABLES, read_lines, torn
-from .faults import CUT, KILL, Fault
-from .learners import BATCH, NUMBERS, PREFETCH
+from . import deliveries
+from .content import DRAW, ENVS, FINAL, LEDGER, QUEUE, TABLES, identities, read_lines, torn
+from .faults import KILL, Tormentor
+from .learners import BATCH, NUMBERS
 from .world import World
 
 BACK_S = 20.0
 """The longest after the last fault until everybody has added, or drawn, and was answered."""
 SLOPE_BYTES = 128 << 10
 """Growth of the daemon's memory in a second that counts as none, over and above what was touched first."""
-
-TAIL = 200
-"""Steps that an actor may have sent, and not been told of, when it is killed."""
-UNWRITTEN = 24
-"""Batches that a learner may have taken while one group of the journal's records was under way to a busy disk."""
 
 EXPECTED = [
     r"INFO ",
@@ -36,7 +32,7 @@ EXPECTED = [
     r"WARNING .*(cannot be used any more, sockets are used)",
     r"WARNING a connection to \S+ ended in its handshake",
     r"WARNING segment \S+ ends in the middle of a record, which was never acknowledged",
-    r"WARNING parameters of topic '\S+' go to the server by messages: the server's side socket",
+    r"WARNING parameters of topic '\S+' (go to|come from) the server by messages: the server's side socket",
 ]
 """Lines that faults explain."""
 
@@ -49,18 +45,12 @@ class Finding(NamedTuple):
     numbers: str
 
 
-def identities(tags: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """u64[n] of tags i64[n, 4]."""
-    slot, run, env, number = (tags[:, i].astype(np.uint64) for i in range(4))
-    return (slot << np.uint64(56)) | (run << np.uint64(44)) | (env << np.uint64(40)) | number
-
-
 class Verdict:
     """Looks while everything still runs (`working`), ends the clients, reads the tables, and judges."""
 
-    def __init__(self, world: World, history: list[Fault]) -> None:
+    def __init__(self, world: World, tormentor: Tormentor, rate: float) -> None:
         self.findings: list[Finding] = []
-        self._world, self._history = world, history
+        self._world, self._tormentor, self._rate = world, tormentor, rate
 
     @property
     def holds(self) -> bool:
@@ -155,21 +145,34 @@ class Verdict:
         self._queued(acked)
 
     def _queued(self, acked: NDArray[np.uint64]) -> None:
-        given = identities(self._draws(QUEUE)["tag"])
-        rest = [identities(batch["tag"]) for size in (BATCH, 1) for batch in self._drain(QUEUE, size)]
-        left = np.concatenate([np.zeros(0, np.uint64), *rest])
-        items, times = np.unique(np.concatenate([given, left]), return_counts=True)
-        missing = np.setdiff1d(acked, items)
-        # A learner that is killed between the return of sample() and its note takes a batch with it. What one had, or was about to have, when it was
-        # killed or cut off, or the daemon was killed, and whose TAKEN was not heard, is given again (memsvc/README.md).
-        learners = {learner.name for learner in self._world.learners[1::2]}
-        kills = sum(one.kind == KILL and one.target in learners for one in self._history)
-        cuts = sum(one.kind == CUT and one.target in learners for one in self._history)
-        daemon = sum(one.kind == KILL and one.target == "daemon" for one in self._history)
-        may_miss, may_repeat = BATCH * kills, BATCH * ((1 + PREFETCH) * (kills + cuts) + UNWRITTEN * daemon)
-        again = int((times - 1).sum())
-        numbers = f"{len(given):,} by learners, {len(left):,} left; {len(missing)} never (at most {may_miss}), {again} again (at most {may_repeat})"
-        self.say("the queue gave each item once", len(missing) <= may_miss and again <= may_repeat, numbers)
+        learners = [(one, run) for one in self._world.learners[1::2] for run in range(one.runs)]
+        runs = [deliveries.given(self._world.folder, one.name, run, run < one.runs - 1, QUEUE) for one, run in learners]
+        left = np.concatenate([np.zeros(0, np.uint64), *(identities(batch["tag"]) for size in (BATCH, 1) for batch in self._drain(QUEUE, size))])
+        had = np.unique(np.concatenate([left, *(one.items.reshape(-1) for one in runs)]))
+        missing = np.setdiff1d(acked, had)
+        may_miss = BATCH * sum(one.kills for one in self._world.learners[1::2])
+        numbers = f"{sum(one.items.size for one in runs):,} by learners, {len(left):,} left; {len(missing)} never (at most {may_miss})"
+        self.say("the queue gave each item", len(missing) <= may_miss, numbers)
+        again, wrong = deliveries.repeated(runs, left)
+        numbers = f"{again} again, which learners had not confirmed when they were parted from the server; {len(wrong)} others {_shown(wrong)}"
+        self.say("the queue gave none twice", not len(wrong), numbers)
+        # Each table has pushes of its own: of what nobody acknowledged the queue may have had the last steps of an actor that was killed.
+        beyond = np.setdiff1d(had, self._ledger)
+        last = [one.runs - 1 for one in self._world.actors]
+        strange = [one for one in beyond if (int(one) >> 44 & 0xFFF) == last[int(one) >> 56]]
+        self.say("what only the queue had is of actors that were killed", not strange, f"{len(beyond)} items, {len(strange)} of others")
+
+    def _unacknowledged(self) -> int:
+        # Steps that killed actors have sent at the most, and were not told of.
+        total, runs = 0.0, collections.Counter[str]()
+        for one in self._tormentor.history:
+            if one.kind != KILL or not one.target.startswith("actor"):
+                continue
+            lines = read_lines(self._world.folder / f"{one.target}.{runs[one.target]}.acked")
+            runs[one.target] += 1
+            if lines:
+                total += ENVS + self._rate * (self._tormentor.began + one.at - lines[-1]["at"] + 0.5)  # as fast as it makes up for a pause
+        return int(total)
 
     def _all(self, table: str, items: int) -> Any:
         if not items:
@@ -187,10 +190,7 @@ class Verdict:
                 return batches
 
     def _draws(self, *tables: str) -> NDArray[Any]:
-        parts = [np.zeros(0, DRAW)]
-        for path in self._world.folder.glob("*.draws"):
-            raw = path.read_bytes()
-            parts.append(np.frombuffer(raw[: len(raw) // DRAW.itemsize * DRAW.itemsize], DRAW))
+        parts = [np.zeros(0, DRAW), *(deliveries.draws_in(path) for path in self._world.folder.glob("*.draws"))]
         draws = np.concatenate(parts)
         return draws[np.isin(draws["table"], [NUMBERS[table] for table in tables])]
 
@@ -208,13 +208,13 @@ class Verdict:
         """Both sides have counted alike."""
         counts = self.stats["counts"]
         self.say("the server met no failure", not counts["failures"] and not counts["malformed"], json.dumps(counts))
+        more = self._unacknowledged()
         for table in TABLES[:3]:
             kept = self.stats["tables"][NUMBERS[table["name"]]]
             there = kept["items"] + kept["exhausted"] + kept["evicted"] + kept["deleted"]
-            # The tables have pushes of their own: of what nobody acknowledged one may have the last items of a killed actor, and another not.
-            kills = sum(one.kind == KILL and one.target.startswith("actor") for one in self._history)
-            holds = self._acked <= there <= len(self._ledger) + TAIL * kills
-            self.say(f"{table['name']} holds what was made", holds, f"{there:,}, {self._acked:,} acknowledged, {len(self._ledger):,} in the ledger")
+            most = len(self._ledger) + more  # the tables have pushes of their own
+            numbers = f"{there:,}, {self._acked:,} acknowledged, {len(self._ledger):,} in the ledger, at most {more} more of killed actors"
+            self.say(f"{table['name']} holds what was made", self._acked <= there <= most, numbers)
         pushes = self.stats["pushes"]
         told = pushes["stored"] + sum(pushes["refused"].values())
         self.say("the server's pushes add up", pushes["received"] == told and not pushes["refused"]["malformed"], json.dumps(pushes))

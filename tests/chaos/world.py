@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from proxy import Proxies
+from network import Proxies
 
 from .content import LEDGER, QUEUE, REPLAY, STEP, TABLES, UNION
 

@@ -45,6 +45,16 @@ void sessions_are_remembered_up_to_a_bound() {
   CHECK_EQ(actors.check(), std::string());
 }
 
+void who_left_while_a_push_arrived_may_push_when_it_is_back() {
+  Actors actors(1);
+  Member& member = actors.add("a", 1, 7);
+  const std::vector<uint64_t> streams = member.streams;
+  member.arriving = true;
+  actors.remove(member.number, true);
+  const Member* again = actors.recall(7, "a", streams);
+  CHECK(again != nullptr && !again->arriving);
+}
+
 void streams_are_adopted_once() {
   Actors actors(kMaxStream - 1);
   actors.add("a", 4);  // the last two, then 1 and 2
@@ -135,6 +145,7 @@ void a_ring_keeps_what_its_producer_wants_again() {
 
 int main(int, char**) {
   sessions_are_remembered_up_to_a_bound();
+  who_left_while_a_push_arrived_may_push_when_it_is_back();
   streams_are_adopted_once();
   for (const Select select : {Select::kAll, Select::kPrioritized}) no_memory_for_a_push(select);
   a_ring_keeps_what_its_producer_wants_again();

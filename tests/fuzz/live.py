@@ -1,6 +1,6 @@
 """Hostile messages on every port of a `memsvc serve` while real actors and learners go on; at the end: was anything hurt, and is each accounted for?
 
-    python tests/fuzz/live.py [--messages 1000000] [--seed 1] [--calm 10]
+    python tests/fuzz/live.py [--messages 1000000] [--seed 1] [--processes 2] [--calm 10]
 
 Raw connections of other protocols, zmq's greeting broken everywhere, frames made from real ones by mutation (with the crc that gets them past the
 header), rings in shared memory, packets with descriptors, subscriptions, gRPC calls. Prints what was found; exit status 1 where a promise is broken.
@@ -20,13 +20,13 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import zmq
-from mutate import METAS
-from senders import BURST, Framed, Raw, Side, Stalled, Subscribers
+from senders import Framed, Stalled
 from traffic import STEP
 
 HERE = Path(__file__).resolve().parent
@@ -57,7 +57,7 @@ limits = {{ max_times_sampled = 2 }}
 """
 LONGEST_S = 5.0
 """What a learner's sample or an actor's flush may take while all this goes on: there is no stall."""
-GROWTH_BYTES = 64 << 20
+GROWTH_BYTES = 24 << 20
 
 
 class Daemon:
@@ -122,85 +122,95 @@ class Honest:
         self._reader.join(5)
 
 
-class Calls:
-    """gRPC requests whose settings and names are none."""
+class Attackers:
+    """Processes (attackers.py), and the sum of what they say. Its own messages, those that ask for statistics, count like any other."""
 
-    def __init__(self, address: str, rng: random.Random) -> None:
-        import grpc
-        from memsvc_proto import control_pb2, control_pb2_grpc
-
-        self._rng, self._pb, self._error = rng, control_pb2, grpc.RpcError
-        self._channel = grpc.insecure_channel(address)
-        self._stub: Any = control_pb2_grpc.ControlStub(self._channel)
-        self.sent: Counter[str] = Counter()
-
-    def call(self) -> int:
-        """One request, and its answer's status."""
-        rng, pb = self._rng, self._pb
-        name = rng.choice(("all", "caches", "", "x" * 10_000, "all\0"))
-        text = rng.choice(METAS).decode("utf-8", "replace")
-        requests = (
-            (self._stub.Configure, pb.ConfigureRequest(name=name, settings_json=text)),
-            (self._stub.TableInfo, pb.TableInfoRequest(name=name)),
-        )
-        call, request = rng.choice(requests)
-        try:
-            call(request, timeout=30)
-            self.sent["OK"] += 1
-        except self._error as error:
-            self.sent[error.code().name] += 1
-        return 1
-
-    def close(self) -> None:
-        """Ends the channel."""
-        self._channel.close()
-
-
-class Attack:
-    """All senders, and the order in which they take their turns."""
-
-    def __init__(self, daemon: Daemon, seed: int) -> None:
-        rng = random.Random(seed)
-        self._rng = rng
+    def __init__(self, daemon: Daemon, seed: int, processes: int) -> None:
         self._context = zmq.Context()
-        addresses = dict(daemon.addresses)
-        self.framed = Framed(self._context, addresses, rng)
-        addresses |= {name: self.stats()[name] for name in ("draw", "params", "beside")}
-        ports = [_port(addresses[name]) for name in ("address", "draw", "params", "control")]
-        self.raw = Raw(ports, rng)
-        self.subscribers = Subscribers(self._context, addresses["params"], rng)
-        self.side = Side(addresses["beside"], self.framed, self._context, addresses["address"], rng)
-        self.calls = Calls(addresses["control"], rng)
+        self._framed = Framed(self._context, daemon.addresses, random.Random(seed))
+        addresses = daemon.addresses | {name: self.stats()[name] for name in ("draw", "params", "beside")}
+        command = [sys.executable, str(HERE / "attackers.py"), json.dumps(addresses)]
+        self._processes = [
+            subprocess.Popen([*command, str(seed + i)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for i in range(processes)
+        ]
+        self.of: dict[str, Counter[str]] = {}
+        self.longest = 0.0
 
     def stats(self) -> dict[str, Any]:
-        """The server's, by a message that counts like any other."""
-        return self.framed.stats()
+        """The server's."""
+        return self._framed.stats()
 
-    def run(self, messages: int) -> None:
-        """So many, or a few more. Raises Stalled."""
-        sent, burst = 0, min(BURST, max(messages // 40, 20))
-        while sent < messages:
-            choice = self._rng.random()
-            if choice < 0.35:
-                sent += self.framed.connection("door", burst)
-            elif choice < 0.65:
-                sent += self.framed.connection("draw", burst)
-            elif choice < 0.8:
-                sent += sum(self.raw.connection() for _ in range(max(burst // 8, 4)))
-            elif choice < 0.88:
-                sent += sum(self.side.connection() for _ in range(max(burst // 20, 2)))
-            elif choice < 0.94:
-                sent += self.side.channel(max(burst // 4, 8))
-            elif choice < 0.98:
-                sent += self.subscribers.connection(burst)
-            else:
-                sent += sum(self.calls.call() for _ in range(4))
+    def run(self, messages: int, meanwhile: Callable[[], None]) -> None:
+        """So many, or some more; `meanwhile` is called a few times a second. Raises Stalled."""
+        for one in self._processes:
+            assert one.stdin is not None
+            one.stdin.write(f"{messages // len(self._processes)}\n")
+            one.stdin.flush()
+        told: list[str] = []
+        readers = [threading.Thread(target=lambda one=one: told.append(one.stdout.readline())) for one in self._processes]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            while reader.is_alive():
+                reader.join(0.2)
+                meanwhile()
+        accounts = [json.loads(line) for line in told if line]
+        if len(accounts) < len(readers):
+            raise Stalled("a process of attackers has ended")
+        self.of = {name: Counter() for name in ("sent", "answers", "raw", "side", "calls", "subscriptions")}
+        for account in accounts:
+            for name, numbers in self.of.items():
+                numbers.update(account[name])
+            self.longest = max(self.longest, account["longest"])
+        if stalled := [account["stalled"] for account in accounts if account["stalled"]]:
+            raise Stalled("; ".join(stalled))
+
+    @property
+    def sent(self) -> Counter[str]:
+        """What the server must have counted."""
+        return self.of["sent"] + self._framed.sent
 
     def close(self) -> None:
-        """Ends what is open."""
-        self.raw.close()
-        self.calls.close()
+        """Ends them."""
+        for one in self._processes:
+            one.kill()
+            one.wait()
         self._context.destroy(0)
+
+
+class Memory:
+    """What the server takes while it is attacked: its slope, once what is needed once is there; frames that are kept for reuse are told apart."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._seen: list[tuple[float, int]] = []
+        self._queues: dict[str, int] = {}
+
+    def begin(self, stats: dict[str, Any]) -> None:
+        """From now on."""
+        self._queues = stats["queues"]
+        self.look()
+
+    def look(self) -> None:
+        """Now."""
+        with contextlib.suppress(OSError, ValueError):  # it has ended
+            self._seen.append((time.monotonic(), self._daemon.resident()))
+
+    def judge(self, verdict: Verdict, stats: dict[str, Any]) -> None:
+        """Says what was found."""
+        self.look()
+        times, sizes = (np.array(one, float) for one in zip(*self._seen, strict=True))
+        slope = np.polyfit(times - times[0], sizes, 1)[0] if len(times) > 2 else 0.0
+        fitted = slope * (times[-1] - times[0])
+        pool = stats["queues"]["batches_bytes"] - self._queues["batches_bytes"]
+        mib = [f"{sizes[int(at)] / 2**20:.0f}" for at in np.linspace(0, len(sizes) - 1, min(10, len(sizes)))]
+        more = {name: size - self._queues[name] for name, size in stats["queues"].items() if size != self._queues[name]}
+        verdict.say(
+            "memory is flat",
+            fitted - pool < GROWTH_BYTES,
+            f"{' '.join(mib)} MiB; a line through it rises by {fitted / 2**20:.1f} MiB, of which {pool / 2**20:.1f} are frames kept for reuse",
+        )
+        print(f"     queues have grown by: {more}")
 
 
 class Verdict:
@@ -220,40 +230,41 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=2, help="of attackers")
     parser.add_argument("--calm", type=float, default=10.0, help="seconds of traffic alone, before")
     asked = parser.parse_args()
     print(f"seed {asked.seed}, {asked.messages:,} messages", flush=True)
     verdict = Verdict()
     with tempfile.TemporaryDirectory() as folder, _running(Path(folder)) as (daemon, honest):
         _await(lambda: all(one.last["batches"] > 5 for one in honest) or any(one.last["errors"] for one in honest))
-        attack = Attack(daemon, asked.seed)
+        attack = Attackers(daemon, asked.seed, asked.processes)
         for one in honest:
             one.longest.clear()
         time.sleep(asked.calm)
         calm = {what: max(one.longest[what] for one in honest) for what in ("sample", "flush")}
-        stalled = ""
+        stalled, began = "", time.monotonic()
+        memory = Memory(daemon)
         try:
-            attack.run(asked.messages // 20)  # what is needed once is there now
-            before, began = daemon.resident(), time.monotonic()
+            attack.run(asked.messages // 4, lambda: None)  # what is needed once is there now
+            memory.begin(attack.stats())
             for one in honest:
                 one.longest.clear()
-            attack.run(asked.messages - asked.messages // 20)
+            attack.run(asked.messages - asked.messages // 4, memory.look)
         except Stalled as error:
             stalled = str(error)
         took = time.monotonic() - began
         hard = {what: max(one.longest[what] for one in honest) for what in ("sample", "flush")}
-        attack.raw.close()
-        verdict.say("it answers", not stalled, stalled or f"after {took:.0f} s; the longest wait of the attacker {attack.framed.longest:.2f} s")
+        verdict.say("it answers", not stalled, stalled or f"after {took:.0f} s; the longest wait of an attacker {attack.longest:.2f} s")
         alive = daemon.process.poll() is None
         if alive and not stalled:
             for one in honest:
                 one.process.send_signal(signal.SIGSTOP)
             time.sleep(0.5)  # what they had sent has been handled then
-            after, stats = daemon.resident(), attack.stats()
+            stats = attack.stats()
             for one in honest:
                 one.process.send_signal(signal.SIGCONT)
             _balance(verdict, attack, stats, honest)
-            verdict.say("memory is flat", after - before < GROWTH_BYTES, f"{before >> 20} MiB, then {after >> 20} MiB")
+            memory.judge(verdict, stats)
         for one in honest:
             one.close()
         attack.close()
@@ -275,8 +286,8 @@ def main() -> int:
     return 0 if verdict.kept else 1
 
 
-def _balance(verdict: Verdict, attack: Attack, stats: dict[str, Any], honest: list[Honest]) -> None:
-    counts, sent, raw = stats["counts"], attack.framed.sent, sum(attack.raw.sent.values())
+def _balance(verdict: Verdict, attack: Attackers, stats: dict[str, Any], honest: list[Honest]) -> None:
+    counts, sent, raw = stats["counts"], attack.sent, sum(attack.of["raw"].values())
     pids = {one.process.pid for one in honest}
     of_honest = sum(peer["messages"] for peer in stats["peers"] if peer["pid"] in pids)
     arrived = counts["messages"] - of_honest
@@ -291,9 +302,9 @@ def _balance(verdict: Verdict, attack: Attack, stats: dict[str, Any], honest: li
     carried, frames = sent["carried"], sum(sent.values())
     print(f"     {frames:,} frames = {arrived:,} messages + {unread - first:,} unreadable + {carried:,} SHARED or PART; {told:,} refused")
     print(f"     counted: {counts}")
-    print(f"     answers: {dict(attack.framed.answers.most_common())}")
-    print(f"     raw connections: {dict(attack.raw.sent)}; packets beside: {dict(attack.side.sent)}")
-    print(f"     subscriptions: {attack.subscribers.sent:,}; gRPC: {dict(attack.calls.sent)}")
+    print(f"     answers: {dict(attack.of['answers'].most_common())}")
+    print(f"     raw connections: {dict(attack.of['raw'])}; packets beside: {dict(attack.of['side'])}")
+    print(f"     subscriptions: {attack.of['subscriptions']['sent']:,}; gRPC: {dict(attack.of['calls'])}")
 
 
 @contextlib.contextmanager
@@ -313,11 +324,6 @@ def _await(done: Any, timeout_s: float = 60.0) -> None:
     end = time.monotonic() + timeout_s
     while not done() and time.monotonic() < end:
         time.sleep(0.02)
-
-
-def _port(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition("/")[2].rpartition(":")
-    return host, int(port)
 
 
 if __name__ == "__main__":

@@ -31,8 +31,9 @@ class Stalled(Exception):
 class Framed:
     """Well-framed messages by DEALERs, each with real ones of its own, mutated. `sent`: what the server must have counted."""
 
-    def __init__(self, context: zmq.Context[Any], addresses: dict[str, str], rng: random.Random) -> None:
-        self._context, self._addresses, self._rng = context, addresses, rng
+    def __init__(self, context: zmq.Context[Any], addresses: dict[str, str], rng: random.Random, number: int = 0) -> None:
+        """`number`: of the process, which keeps its names apart from others'."""
+        self._context, self._addresses, self._rng, self._number = context, addresses, rng, number
         self.sent: Counter[str] = Counter()
         self.answers: Counter[str] = Counter()
         self.longest = 0.0
@@ -46,7 +47,7 @@ class Framed:
         dealer.setsockopt(zmq.RCVHWM, 0)
         dealer.connect(self._addresses["address" if link == "door" else "draw"])
         try:
-            name = f"fuzz-{self._connections % 50}"
+            name = f"fuzz-{self._number}-{self._connections % 50}"
             hello = Message(Kind.HELLO, 1, meta={"role": "actor", "name": name, "pid": 1, "host": "h", "envs": 2, "versions": {}, "epoch": ""})
             welcome = self._ask(dealer, hello, Kind.WELCOME).meta
             seeds = Seeds(welcome, self._rng)
