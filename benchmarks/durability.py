@@ -42,7 +42,9 @@ def inserts(letter: str, durability: str, fsync_ms: int, seconds: float, folder:
         arguments = ["--config", str(file), "--learners", "0", "--seconds", str(seconds), "--json", str(out), "--plain"]
         subprocess.run([sys.executable, "-m", "memsvc", "bench", *arguments], check=True, stdout=subprocess.DEVNULL)
     figures = json.loads(out.read_text())
-    return {"what": "inserts", "workload": letter, "durability": durability, "fsync_ms": fsync_ms, "figures": figures}
+    kept = {key: figures["in"][key] for key in ("items_per_s", "bytes_per_s", "p50_ms", "p99_ms")}
+    kept |= {"cpu_s_per_gb": figures["cpu"]["per_gb"], "memcpy_bytes_per_s": figures["memcpy_bytes_per_s"]}
+    return {"what": "inserts", "workload": letter, "durability": durability, "fsync_ms": fsync_ms, **kept}
 
 
 class Filled:
