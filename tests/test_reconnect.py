@@ -155,7 +155,7 @@ def test_a_server_that_is_killed_and_comes_back(kind, away):
             time.sleep(away)
             if away:
                 assert before < playing.count  # it plays on, within its bounds
-                reason = playing.errors["sample"][-1]
+                reason = until(lambda: playing.errors.get("sample"))[-1]
                 assert isinstance(reason, Unreachable)
                 assert "last heard" in reason.message
             with daemon(address) as (_, _):
