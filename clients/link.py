@@ -81,8 +81,7 @@ class ZmqLink:
 
     @property
     def trouble(self) -> str:
-        """See Link."""
-        self._look(time.monotonic())
+        """See Link. Asked by threads that do not own the link too, so it looks at nothing: `receive` has, when its time was over."""
         return self._handshakes.trouble
 
     @property
@@ -161,8 +160,10 @@ class ZmqLink:
                 return None
             if self._sending.busy and self._sending.go_on():
                 self.moved = now
-            message = self._take()
-            if message is not None or time.monotonic() >= deadline:
+            message, now = self._take(), time.monotonic()
+            if message is None and now >= deadline:
+                self._look(now)
+            if message is not None or now >= deadline:
                 return message
 
     def withdraw(self, seq: int) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from memsvc_client import Actor, Learner
+from memsvc_client.endpoint import ZmqEndpoint
 from memsvc_proto.errors import MemsvcError, NotReady, ProtocolError, Unreachable, WindowFull
 from network import Proxies
 from serving import STEP, UNION, background, serve, until
@@ -223,6 +224,17 @@ def test_a_network_that_is_away_for_a_minute(how):
         since = time.monotonic()
         network.resume()
         report(f"{how} for a minute", playing.settle(since, 60))
+
+
+def test_the_words_of_an_error_touch_no_socket_of_another_thread():
+    def touched(now: float) -> None:
+        raise AssertionError("asked for words, it reads the monitor and makes sockets anew, which another thread may be using")
+
+    with daemon() as (_, address):
+        link = ZmqEndpoint(address).connect("door")
+        link._handshakes.look = touched
+        assert link.trouble == ""
+        link.close()
 
 
 def test_a_publication_whose_answer_is_lost_is_one_publication(monkeypatch):

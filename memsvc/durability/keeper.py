@@ -272,7 +272,8 @@ class Keeper:
         out = found.restored
         if not found.used:
             return
-        log.info("restored %s items (%d bytes, %d records done again) from %s in %.2f s, snapshot %s", out.items, out.bytes, out.records,
+        items = ", ".join(f"{count:,} items of {name!r}" for name, count in out.items.items()) or "no items"
+        log.info("restored %s (%d bytes, %d records done again) from %s in %.2f s, snapshot %s", items, out.bytes, out.records,
                  self._folder.path, out.seconds, out.snapshot or "none")  # fmt: skip
         for name, dropped in out.dropped.items():
             if dropped:

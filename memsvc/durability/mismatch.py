@@ -39,7 +39,7 @@ def refusal(path: str, lines: list[str]) -> ConfigError:
     """Raised at start where nothing says what is to hold."""
     return ConfigError(
         f"server.data: {path!r} was written under another configuration ({'; '.join(lines)}): start with --on-mismatch file to serve with the stored "
-        f"one, or with --on-mismatch config to keep the tables that fit this one",
+        f"one, or with --on-mismatch config to serve with this one: tables whose items it changes start empty, and their stored items are dropped",
         path="server.data",
     )
 
