@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import os
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memsvc_core import Schema, TableSpec
-from memsvc_proto.errors import ConfigError, Forbidden, MemsvcError, ProtocolError, UnknownTable, Unreachable, from_code
+from memsvc_proto.errors import ConfigError, Forbidden, MemsvcError, ProtocolError, UnknownTable, Unreachable, WindowFull, from_code
 from memsvc_proto.wire import Kind, Message
 
 from .seam import Link
@@ -101,16 +102,18 @@ def hello_message(seq: int, role: str, name: str, envs: int = 0, versions: dict[
 
 def greet(link: Link, hello: Message, timeout: float, where: str, clock: Callable[[], float] = time.monotonic) -> Welcome:
     """Says HELLO and waits for its WELCOME. Raises Unreachable at the timeout, or the server's refusal as it is."""
-    link.send(hello)
-    deadline, lost = clock() + timeout, (link.renewed, link.breaks)
+    deadline, lost, said = clock() + timeout, (link.renewed, link.breaks), False
     while (left := deadline - clock()) > 0:
+        if not said:
+            with contextlib.suppress(WindowFull):  # there is no connection now, and no room for what waits for one
+                link.send(hello)
+                said = True
         message = link.receive(min(left, SLICE_S))
         if message is None:
             if link.refused:
                 raise Forbidden(f"the server at {where} does not let this client in: {link.trouble}", key="", role="", asked="HELLO", allowed=[])
             if (link.renewed, link.breaks) != lost:  # a connection that was given up, or broke, has taken the HELLO with it
-                lost = (link.renewed, link.breaks)
-                link.send(hello)
+                lost, said = (link.renewed, link.breaks), False
             continue
         if message.kind is Kind.WELCOME:
             return Welcome.read(message)
