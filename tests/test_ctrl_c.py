@@ -69,6 +69,7 @@ def test_ctrl_c_in_a_learner_that_waits(kind, call, monkeypatch):
     monkeypatch.setenv("MEMSVC_SHARED", "1" if kind == "shared" else "0")
     with daemon() as (process, address), Learner(address, batch_size=4, timeout=20) as learner, Actor(address, timeout=10) as actor:
         process.send_signal(signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)  # it may answer until it has stopped
         with interrupted():
             LEARNER_CALLS[call](learner)
         process.send_signal(signal.SIGCONT)
@@ -99,6 +100,7 @@ def test_ctrl_c_in_an_actor_that_waits(kind, call, monkeypatch):
     table = UNION | {"actor": {**UNION["actor"], "max_steps": 500}}
     with daemon("tcp://127.0.0.1:0", table) as (process, address), Actor(address, timeout=30, window_bytes=10_000, message_bytes=1024) as actor:
         process.send_signal(signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)  # it may answer until it has stopped
         play(actor)
         with interrupted():
             ACTOR_CALLS[call](actor)
