@@ -102,6 +102,7 @@ def measure(series: Series) -> Iterator[dict[str, Any]]:
         actors = [stack.enter_context(Actor(server.address, name=f"actor-{k}", seed=k + 1)) for k in range(series.actors)]
         for k, actor in enumerate(actors):
             series.play(actor, k)
+            actor.flush()  # the server knows how large the memory is
         learner = stack.enter_context(Learner(server.address, table="replay", batch_size=256, prefetch=1))
         start, before, goal = time.perf_counter(), (0, 0), 0.25
         while goal <= series.turns:
