@@ -73,7 +73,10 @@ class Handshakes:
                 self._stands = False
                 continue
             self._stands = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
-            self._failed = None if event == zmq.EVENT_HANDSHAKE_SUCCEEDED else (event, value)
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._failed = None
+            elif self._failed is None or event != zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:  # which says less than what is known
+                self._failed = (event, value)
             if event in (zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL):
                 self._again = self._again or now + AGAIN_S
         if self._failed is not None and not self._again and self.own is not None and self.own.changed():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -10,3 +12,23 @@ import pytest
 def rng() -> np.random.Generator:
     """Random numbers of a test: always the same ones."""
     return np.random.default_rng(20261130)
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of keys that no test changes."""
+    folder = tmp_path_factory.mktemp("keys") / "server"
+    from memsvc.keys import make
+
+    make(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Keys of another server."""
+    folder = tmp_path_factory.mktemp("other") / "server"
+    from memsvc.keys import make
+
+    make(folder)
+    return folder

@@ -39,14 +39,6 @@ def settings(folder: Path | None, **server: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of keys that no test changes."""
-    folder = tmp_path_factory.mktemp("keys") / "server"
-    make(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
 def server(keys: Path) -> Iterator[memsvc.Server]:
     """With keys."""
     with memsvc.Server(settings(keys)) as served:

@@ -20,23 +20,6 @@ from serving import until
 
 import memsvc
 from memsvc import beside as beside_module
-from memsvc.keys import make
-
-
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of keys that no test changes."""
-    folder = tmp_path_factory.mktemp("keys") / "server"
-    make(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Keys of another server."""
-    folder = tmp_path_factory.mktemp("other") / "server"
-    make(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
