@@ -106,9 +106,10 @@ class Handshakes:
             return f"it refuses {who}: its `allowed` does not list that key; add one with `memsvc keys DIR --add`, or use another file"
         if self._failed == (zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, _MISMATCH):
             return f"it has no keys, and this client uses {who}: leave the keys out, or set server.keys there"
+        # A server without keys says nothing more either, where it ends the handshake before this side has read what it is.
         return (
-            f"it ends each connection during the handshake with {who}, as a server of another key does: take the file that was made with its "
-            f"server.key"
+            f"it ends each connection during the handshake with {who}, as a server of another key does, or one without keys: take the file that was "
+            f"made with its server.key, or leave the keys out"
         )
 
     def close(self) -> None:

@@ -1,11 +1,12 @@
-"""The C++ unit tests: every tests/cpp/*_test.cc is a plain program over the core, compiled and run here, and again, shorter, under sanitizers, as is
-what fuzzers know (tests/fuzz/corpus). With SANITIZE in the environment (`make sanitize`) at full length, and for data races too."""
+"""The C++ unit tests: every tests/cpp/*_test.cc is a plain program over the core, compiled under AddressSanitizer and UBSan and run here, as is what
+fuzzers know (tests/fuzz/corpus). With SANITIZE in the environment (`make sanitize`) also without sanitizers, at full length, and for data races."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TESTS = sorted((ROOT / "tests" / "cpp").glob("*_test.cc"))
 FUZZ = ROOT / "tests" / "fuzz"
 HARNESSES = [one for one in sorted(FUZZ.glob("*_fuzz.cc")) if (FUZZ / "corpus" / one.stem.removesuffix("_fuzz")).is_dir()]
-FLAGS = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{ROOT / 'cpp' / 'core'}", f"-I{ROOT / 'tests' / 'cpp'}"]
+FLAGS = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", *(f"-I{ROOT / one}" for one in ("cpp/core", "tests/cpp", "tests/fuzz"))]
 SANITIZERS = ["-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
 RACES = ["-g1", "-fsanitize=thread", "-Wno-tsan"]
 FULL = bool(os.environ.get("SANITIZE"))
@@ -30,69 +31,87 @@ def _compile(command: list[str]) -> None:
     assert done.returncode == 0, done.stderr
 
 
-class Core:
-    """The core as object files, compiled once with one set of flags."""
+class Programs:
+    """The core as object files, compiled once with one set of flags; and the programs over it, compiled beside the tests that run the first ones."""
 
-    def __init__(self, folder: Path, flags: list[str]) -> None:
-        self.folder, self.flags = folder, [*FLAGS, *flags]
-        sources = sorted((ROOT / "cpp" / "core").glob("*.cc"))
-        self.objects = [str(folder / f"{source.stem}.o") for source in sources]
-        with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
-            list(pool.map(lambda pair: _compile([*self.flags, "-c", str(pair[0]), "-o", pair[1]]), zip(sources, self.objects, strict=True)))
+    def __init__(self, folder: Path, flags: list[str], sources: list[Path]) -> None:
+        self._folder, self._flags = folder, [*FLAGS, *flags]
+        self._pool = ThreadPoolExecutor(min(2, os.cpu_count() or 1))
+        core = sorted((ROOT / "cpp" / "core").glob("*.cc"))
+        self._objects = list(self._pool.map(self._object, core))
+        self._made: dict[Path, Future[str]] = {one: self._pool.submit(self._program, one) for one in sources}
 
-    def run(self, test: Path, folder: Path, *arguments: str) -> None:
-        program = folder / test.stem
-        _compile([*self.flags, str(test), *self.objects, "-o", str(program)])
-        done = _run([str(program), *arguments])
-        assert done.returncode == 0, done.stdout + done.stderr
+    def _object(self, source: Path) -> str:
+        made = str(self._folder / f"{source.stem}.o")
+        _compile([*self._flags, "-c", str(source), "-o", made])
+        return made
+
+    def _program(self, source: Path) -> str:
+        made = str(self._folder / source.stem)
+        more = [str(FUZZ / "main.cc")] if source.parent == FUZZ else []
+        _compile([*self._flags, str(source), *more, *self._objects, "-o", made])
+        return made
+
+    def run(self, source: Path, *arguments: str) -> None:
+        """Fails unless the program ends well."""
+        done = _run([self._made[source].result(), *arguments])
+        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+
+    def close(self) -> None:
+        """Nothing is compiled any more."""
+        self._pool.shutdown(cancel_futures=True)
+
+
+def _made(where: pytest.TempPathFactory, name: str, flags: list[str], sources: list[Path]) -> Iterator[Programs]:
+    made = Programs(where.mktemp(name), flags, sources)
+    yield made
+    made.close()
+
+
+def _works(folder: Path, flags: list[str]) -> bool:
+    (folder / "probe.cc").write_text("int main() { return 0; }\n")
+    built = _run([os.environ.get("CXX", "g++"), *flags, str(folder / "probe.cc"), "-o", str(folder / "probe")])
+    return built.returncode == 0 and _run([str(folder / "probe")]).returncode == 0
 
 
 @pytest.fixture(scope="session")
-def core(tmp_path_factory: pytest.TempPathFactory) -> Core:
-    return Core(tmp_path_factory.mktemp("core"), [])
+def checked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
+    """Under sanitizers, where this compiler and machine have them."""
+    flags = SANITIZERS if _works(tmp_path_factory.mktemp("probe"), SANITIZERS) else []
+    yield from _made(tmp_path_factory, "checked", flags, [*TESTS, *HARNESSES])
 
 
 @pytest.fixture(scope="session")
-def sanitized_core(tmp_path_factory: pytest.TempPathFactory) -> Core:
-    return _sanitized(tmp_path_factory.mktemp("sanitized"), SANITIZERS)
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
+    yield from _made(tmp_path_factory, "plain", [], TESTS)
 
 
 @pytest.fixture(scope="session")
-def raced_core(tmp_path_factory: pytest.TempPathFactory) -> Core:
-    return _sanitized(tmp_path_factory.mktemp("raced"), RACES)
-
-
-def _sanitized(folder: Path, flags: list[str]) -> Core:
-    probe = folder / "probe.cc"
-    probe.write_text("int main() { return 0; }\n")
-    program = folder / "probe"
-    built = _run([os.environ.get("CXX", "g++"), *flags, str(probe), "-o", str(program)])
-    if built.returncode != 0 or _run([str(program)]).returncode != 0:
-        pytest.skip("this compiler or machine has no sanitizers")
-    return Core(folder, flags)
+def raced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
+    if not _works(tmp_path_factory.mktemp("probe"), RACES):
+        pytest.skip("this compiler or machine has no ThreadSanitizer")
+    yield from _made(tmp_path_factory, "raced", RACES, TESTS)
 
 
 @pytest.mark.parametrize("test", TESTS, ids=lambda path: path.stem)
-def test_program_passes(core: Core, test: Path, tmp_path: Path) -> None:
-    core.run(test, tmp_path)
+def test_program_passes(checked: Programs, test: Path) -> None:
+    checked.run(test, *([] if FULL else ["quick"]))
 
 
-@pytest.mark.parametrize("test", TESTS, ids=lambda path: path.stem)
-def test_program_passes_under_sanitizers(sanitized_core: Core, test: Path, tmp_path: Path) -> None:
-    sanitized_core.run(test, tmp_path, *([] if FULL else ["quick"]))
+@pytest.mark.parametrize("harness", HARNESSES, ids=lambda path: path.stem)
+def test_what_fuzzers_know_breaks_nothing(checked: Programs, harness: Path) -> None:
+    cases = sorted(str(one) for one in (FUZZ / "corpus" / harness.stem.removesuffix("_fuzz")).iterdir())
+    assert cases
+    checked.run(harness, *cases)
 
 
 @pytest.mark.skipif(not FULL, reason="minutes: make sanitize")
 @pytest.mark.parametrize("test", TESTS, ids=lambda path: path.stem)
-def test_program_races_nowhere(raced_core: Core, test: Path, tmp_path: Path) -> None:
-    raced_core.run(test, tmp_path, "quick")
+def test_program_passes_without_sanitizers(plain: Programs, test: Path) -> None:
+    plain.run(test)
 
 
-@pytest.mark.parametrize("harness", HARNESSES, ids=lambda path: path.stem)
-def test_what_fuzzers_know_breaks_nothing(sanitized_core: Core, harness: Path, tmp_path: Path) -> None:
-    cases = sorted(str(one) for one in (FUZZ / "corpus" / harness.stem.removesuffix("_fuzz")).iterdir())
-    assert cases
-    program = tmp_path / harness.stem
-    _compile([*sanitized_core.flags, f"-I{FUZZ}", str(FUZZ / "main.cc"), str(harness), *sanitized_core.objects, "-o", str(program)])
-    done = _run([str(program), *cases])
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+@pytest.mark.skipif(not FULL, reason="minutes: make sanitize")
+@pytest.mark.parametrize("test", TESTS, ids=lambda path: path.stem)
+def test_program_races_nowhere(raced: Programs, test: Path) -> None:
+    raced.run(test, "quick")

@@ -114,11 +114,15 @@ class Crew:
                 out.append(result(0.0))
         return out
 
-    def close(self) -> None:
+    def stop(self) -> None:
+        """Nothing is called any more."""
         self._stop.set()
         for result in self._threads:
             ended = result(20)
             assert ended is None, ended
+
+    def close(self) -> None:
+        self.stop()
         self.actor.close()
         self.learner.close()
 
@@ -190,7 +194,7 @@ def test_a_server_that_sleeps_for_a_minute(kind):
 @pytest.mark.parametrize("how", ["cut", "reset", "refused", "frozen", "lost", "deaf", "mute", "lost then cut"])
 def test_a_network_that_fails(how):
     with daemon() as (_, address), Proxies(address) as network, crew(network.endpoint()) as playing:
-        for _ in range(2):
+        for _ in range(2 if how in ("cut", "reset", "refused", "frozen") else 1):
             if how in ("cut", "reset"):
                 network.cut(reset=how == "reset")
             elif how == "refused":
@@ -209,7 +213,7 @@ def test_a_network_that_fails(how):
             network.resume()
             report(how, playing.settle(since, 40))
         # Everything that was sent has been answered at the end.
-        playing._stop.set()
+        playing.stop()
         until(lambda: playing.learner.stats()["pending"] == 0)
         stats = playing.learner.stats()
         assert stats["updates"] == stats["applied"] + stats["stale"] + stats["refused"] + stats["forgotten"]

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bind.h"
+#include "released.h"
 #include "replay.h"
 #include "restore.h"
 
@@ -19,8 +20,13 @@ using Array = py::array_t<T, py::array::c_style>;
 using Keys = Array<uint64_t>;
 using Bytes = Array<uint8_t>;
 
-// What Python was given, and the bytes of an item's computed columns.
+// What Python was given, and the bytes of an item's computed columns. Giving back so much memory takes milliseconds, in which others run.
 struct PySaved {
+  ~PySaved() {
+    const Released release;
+    saved = Saved();
+  }
+
   Saved saved;
   std::vector<size_t> made_bytes;
 };
@@ -76,7 +82,7 @@ std::unique_ptr<PySaved> save(const py::object& self) {
   Status status;
   {
     Replay& replay = core_of(self);
-    const py::gil_scoped_release release;
+    const Released release;
     status = replay.save(&out->saved);
   }
   check(status);
@@ -85,7 +91,12 @@ std::unique_ptr<PySaved> save(const py::object& self) {
 
 // A save whose copy its caller times.
 struct PyCapture {
-  Capture capture;
+  ~PyCapture() {
+    const Released release;
+    capture.reset();
+  }
+
+  std::unique_ptr<Capture> capture = std::make_unique<Capture>();
   py::object replay;
 };
 
@@ -95,25 +106,33 @@ std::unique_ptr<PyCapture> prepare(const py::object& self) {
   Status status;
   {
     const Replay& replay = core_of(self);
-    const py::gil_scoped_release release;
-    status = replay.prepare(&out->capture);
+    const Released release;
+    status = replay.prepare(out->capture.get());
   }
   check(status);
   return out;
 }
 
-bool copy(PyCapture& of) {
+Capture& open(const PyCapture& of) {
+  if (!of.capture) throw py::value_error("saved() has been called, which ends a capture: prepare() another");
+  return *of.capture;
+}
+
+bool copy(const PyCapture& of) {
+  Capture& capture = open(of);
   Replay& replay = core_of(of.replay);
-  const py::gil_scoped_release release;
-  return replay.copy(&of.capture);
+  const Released release;
+  return replay.copy(&capture);
 }
 
 std::unique_ptr<PySaved> saved(PyCapture& of) {
+  Capture& capture = open(of);
   auto out = std::make_unique<PySaved>();
   for (const TableSpec& spec : specs_of(of.replay)) out->made_bytes.push_back(spec.made_bytes);
   const Replay& replay = core_of(of.replay);
-  const py::gil_scoped_release release;
-  replay.decode(&of.capture, &out->saved);
+  const Released release;
+  replay.decode(&capture, &out->saved);
+  of.capture.reset();
   return out;
 }
 
@@ -130,7 +149,7 @@ Array<bool> rows(const py::object& self, const Keys& keys, Bytes out) {
   uint8_t* to = out.mutable_data();
   bool* flags = here.mutable_data();
   const size_t n = static_cast<size_t>(keys.size());
-  const py::gil_scoped_release release;
+  const Released release;
   replay.rows(first, n, to, flags);
   return here;
 }
@@ -150,7 +169,7 @@ Keys begin_restore(const py::object& self, const py::buffer& state, const py::se
   Status status;
   {
     Replay& replay = core_of(self);
-    const py::gil_scoped_release release;
+    const Released release;
     status = replay.begin_restore(data, size, std::move(all), &needed);
   }
   check(status);
@@ -165,7 +184,7 @@ size_t restore_rows(const py::object& self, const Keys& keys, const Bytes& rows)
   const uint64_t* first = keys.data();
   const uint8_t* from = rows.data();
   const size_t n = static_cast<size_t>(keys.size());
-  const py::gil_scoped_release release;
+  const Released release;
   return replay.restore_rows(first, from, n);
 }
 
@@ -174,7 +193,7 @@ py::dict finish_restore(const py::object& self) {
   Restored restored;
   {
     Replay& replay = core_of(self);
-    const py::gil_scoped_release release;
+    const Released release;
     restored = replay.finish_restore();
   }
   return py::dict("items"_a = restored.items, "dropped"_a = restored.dropped, "draws"_a = restored.draws);
@@ -182,7 +201,7 @@ py::dict finish_restore(const py::object& self) {
 
 void restored(const py::object& self) {
   Replay& replay = core_of(self);
-  const py::gil_scoped_release release;
+  const Released release;
   replay.restored();
 }
 
@@ -190,7 +209,7 @@ py::bytes progress(const py::object& self) {
   std::vector<uint8_t> bytes;
   {
     Replay& replay = core_of(self);
-    const py::gil_scoped_release release;
+    const Released release;
     bytes = replay.progress();
   }
   return py::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
@@ -202,7 +221,7 @@ void advance(const py::object& self, const py::buffer& progress) {
   Status status;
   {
     Replay& replay = core_of(self);
-    const py::gil_scoped_release release;
+    const Released release;
     status = replay.advance(data, size);
   }
   check(status);
