@@ -187,3 +187,33 @@ def test_settings_that_were_changed_while_it_ran_hold_on(tmp_path: Path) -> None
         assert house.engine.tables[0].settings["importance"]["beta"] == 0.9
     with House(copy) as house:
         assert house.engine.tables[0].settings["importance"]["beta"] == 0.9
+
+
+def test_the_same_is_drawn_after_a_crash_as_without_it(tmp_path: Path) -> None:
+    """Counters, limiter and random state go on exactly where they were, with a snapshot in the middle of the journal as without."""
+    paced = {**UNION, "limits": {"samples_per_insert": 4.0, "tolerance": 100.0}}
+    with House(tmp_path / "data", paced) as house:
+        player, peer = Player(house.engine, "a"), learner(house)
+
+        def drawn(of: Inbox, n: int) -> list[list[int]]:
+            out = []
+            for _ in range(n):
+                seq = of.sample(4)
+                out.append(columns(player.specs[0], answer_to(of, seq))["id"].tolist())
+                of.say(Kind.TAKEN, table=0, a=seq)
+            return out
+
+        for turn in range(6):
+            player.play(20, priority=1.0 + turn)
+            player.give()
+            drawn(peer, 3)
+            update(peer, list(house.items())[:5], [7.0 + turn] * 5)
+            if turn == 2:
+                house.keeper.checkpoint()
+        house.keeper.settle()
+        copy = house.crash(tmp_path / "copy")
+        told = {**house.table(), "actors": []}  # nobody has come back yet
+        expected = drawn(peer, 20)
+    with House(copy, paced) as house:
+        assert house.table() == told
+        assert drawn(learner(house), 20) == expected

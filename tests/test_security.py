@@ -53,6 +53,29 @@ def test_everything_works_with_keys_over_tcp_ipc_and_shared_memory(kind: str, sh
         assert (counts["forbidden"], counts["unknown_keys"], counts["broken_handshakes"], counts["malformed"]) == (0, 0, 0, 0)
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_clients_with_keys_go_on_with_a_server_that_comes_back_from_its_journal(shared: bool, keys: Path, tmp_path: Path) -> None:
+    def server(address: str) -> memsvc.Server:
+        given = settings(address, keys)
+        return memsvc.Server({**given, "server": {**given["server"], "durability": "journal", "data": str(tmp_path / "data")}})
+
+    first = server("tcp://127.0.0.1:0")
+    with (
+        Actor(ZmqEndpoint(first.address, shared, keys / "actor.key"), timeout=20) as actor,
+        Learner(ZmqEndpoint(first.address, shared, keys / "learner.key"), batch_size=8, timeout=20) as learner,
+    ):
+        play(actor)
+        learner.sample()
+        first.close()
+        with server(first.address) as second:
+            play(actor)
+            batch = learner.sample()
+            assert (batch["action"] == batch["reward"]).all()
+            assert second.stats()["tables"][0]["items"] == 64
+            box = actor.stats()["outbox"]
+            assert box["acknowledged"]["items"] == box["sent"]["items"] == 64, box
+
+
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("kind", SERVER_KINDS)
 def test_a_role_may_say_what_the_table_allows_and_nothing_else(kind: Kind, role: str, server: memsvc.Server, keys: Path) -> None:
