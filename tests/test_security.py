@@ -162,7 +162,7 @@ def test_no_key_or_that_of_another_server_is_refused_with_its_reason(file: str, 
 
 def test_a_client_with_keys_is_told_that_the_server_has_none(keys: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "memsvc"), memsvc.Server(settings("tcp://127.0.0.1:0", None)) as served:
-        with pytest.raises(Unreachable, match="it has no keys, and this client uses key 'actor'|or one without keys"):
+        with pytest.raises(Unreachable, match=r"it has no keys, and this client uses key 'actor'|or one without keys"):
             Actor(served.address, keys=keys / "actor.key", timeout=1.5)
         until(lambda: served.stats()["counts"]["broken_handshakes"] > 0)
         with Actor(served.address, keys="", timeout=10) as actor:
