@@ -56,6 +56,12 @@ def keep_freed_memory() -> None:
         libc.mallopt(_M_TRIM_THRESHOLD, 256 << 20)
 
 
+def return_freed_memory() -> None:
+    """Gives the system what malloc keeps now: after work that takes much memory once in a while, and more each time."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def checked_footprint(config: Config) -> dict[str, int]:
     """The footprint (memsvc_core.Replay.footprint) of this configuration; ConfigError when it is too small to serve, or exceeds what this process
     may use.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from memsvc_proto.errors import ConfigError, ServerError
 
 from ..config import Config
+from ..machine import return_freed_memory
 from . import snapshots
 from .blobs import Blobs
 from .gate import Gate
@@ -139,6 +140,8 @@ class Keeper:
                 return self._checkpoint()
             except OSError as error:
                 raise self._failed(error.strerror or str(error)) from None
+            finally:
+                return_freed_memory()
 
     def settle(self) -> None:
         """Returns once all that was done so far is on disk, what learners have drawn included. ServerError: the disk does not take it."""

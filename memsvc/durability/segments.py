@@ -17,6 +17,8 @@ from .records import Damaged, Form, Record
 
 SEGMENT_BYTES = 256 << 20
 SUFFIX = ".arrow"
+_LISTS = 256
+"""Pushes whose keys stay as they came."""
 _MARK = 0xFFFFFFFF
 _MOST_META = 1 << 14  # bytes that describe one batch; 1.5 KB in fact
 
@@ -41,13 +43,22 @@ class Segment:
     """Of its last one; first - 1 while there is none."""
     bytes: int = 0
     lists: list[Keys] = field(default_factory=list)
-    """Keys of the rows in it, as they came."""
+    """Keys of the newest rows in it, as they came."""
+    gathered: Ranges | None = None
+    """Of those before."""
 
     @cached_property
     def rows(self) -> Ranges:
-        """Their set; made once, and then the lists are let go. O(n log n) at first."""
+        """The set of all of them; made once, when nothing is appended any more. O(n log n) at first."""
+        self.gather()
+        return self.gathered or Ranges.of(np.zeros(0, np.uint64))
+
+    def gather(self) -> None:
+        """Makes ranges of the lists: an array for each push would grow for as long as the file does."""
         lists, self.lists = self.lists, []
-        return Ranges.of(np.concatenate([np.zeros(0, np.uint64), *lists]))
+        if lists:
+            found = Ranges.of(np.concatenate(lists))
+            self.gathered = self.gathered.joined(found) if self.gathered else found
 
 
 class SegmentWriter:
@@ -85,6 +96,8 @@ class SegmentWriter:
         if self._segment is None or self._file is None:
             return
         os.fdatasync(self._file.fileno())
+        if len(self._segment.lists) >= _LISTS:
+            self._segment.gather()
         self._safe = (self._segment.bytes, self._segment.last, len(self._segment.lists))
         if self._segment.bytes >= self._most:
             self.roll()
@@ -120,7 +133,7 @@ class SegmentWriter:
         """The files closed since the last call, and a copy of what the one that is being written is now."""
         found, self._closed = self._closed, []
         if (now := self._segment) is not None and now.last >= now.first:
-            found.append(Segment(now.path, now.first, now.last, now.bytes, list(now.lists)))
+            found.append(Segment(now.path, now.first, now.last, now.bytes, list(now.lists), now.gathered))
         return found
 
     def _open(self, first: int) -> None:
