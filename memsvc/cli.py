@@ -22,6 +22,7 @@ except ImportError:
 
 from memsvc_proto.errors import ConfigError, MemsvcError
 
+from . import folders
 from .config import Config
 from .explain import explained
 from .machine import checked_footprint, footprint_on_disk, keep_freed_memory, memory_limit, raise_file_limit
@@ -29,7 +30,6 @@ from .machine import checked_footprint, footprint_on_disk, keep_freed_memory, me
 _CONFIG_ERROR = 2
 _FAILED = 1
 _LOOK_S = 0.25
-_FLAGS = ("address", "advertise", "memory", "control", "seed")
 _KEYS = click.option("--keys", envvar="MEMSVC_KEYS", help="A key file of `memsvc keys`, for a server that asks for one; or set MEMSVC_KEYS.")
 
 
@@ -48,6 +48,9 @@ def main() -> None:
 @click.option("--advertise", help="server.advertise: what clients are told instead of the bound address.")
 @click.option("--memory", help='server.memory: budget of the step store, as "2GiB".')
 @click.option("--control", help='server.control: gRPC\'s HOST:PORT; "" is off.')
+@click.option("--durability", help='server.durability: "off", "snapshot" or "journal".')
+@click.option("--data", help="server.data: the folder of snapshots and journal.")
+@click.option("--keys", help="server.keys: a folder of `memsvc keys`.")
 @click.option("--seed", type=int, help="server.seed: 0 takes one from the system.")
 @click.option("--insecure", is_flag=True, default=None, help="server.insecure: allow addresses that other machines can reach.")
 @click.option(
@@ -89,9 +92,10 @@ def serve(file: str, ready_file: str | None, on_mismatch: str | None, **flags: A
 @main.command()
 @click.argument("file", default="memsvc.toml", type=click.Path(dir_okay=False))
 def check(file: str) -> None:
-    """Check FILE; print its schema, each table's columns and what its settings amount to, the memory it takes and the ports.
+    """Check FILE; print its schema, each table's columns and what its settings amount to, the memory it takes, the ports, who may come, and what lies
+    in its data folder.
 
-    Status 1: it does not fit this machine.
+    Status 1: it does not fit this machine, its keys or its data.
     """
     config = _load(file, {})
     _, specs = config.specs()
@@ -112,7 +116,7 @@ def check(file: str) -> None:
     )
     click.echo("control    " + ("off" if control is None else f"{control.host_port}" + (" (a free port)" if control.port == 0 else "")))
     click.echo("http       not in this version")
-    click.echo("keys       " + (server.keys or "none: whoever reaches the addresses may do anything"))
+    click.echo("keys       " + _guarded(lambda: folders.keys(config), status=_FAILED))
     footprint = _guarded(lambda: checked_footprint(config), status=_FAILED)
     limit, whose = memory_limit()
     click.echo(f"memory     {footprint['bytes']} bytes for {footprint['steps']} steps of {footprint['step_bytes']} bytes; {whose} is {limit} bytes")
@@ -120,6 +124,7 @@ def check(file: str) -> None:
         click.echo("disk       none: durability is off")
     else:
         click.echo(f"disk       up to {footprint_on_disk(config):,} bytes, and the parameters, in {server.data} ({server.durability})")
+        click.echo("data       " + _guarded(lambda: folders.data(config), status=_FAILED))
 
 
 @main.command()

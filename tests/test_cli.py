@@ -165,6 +165,27 @@ def test_check_prints_schema_columns_footprint_and_ports(folder: Path) -> None:
     assert 0.5 < steps * (84 * 84 + 8) / (4 << 20) <= 1.0
 
 
+def test_check_tells_of_keys_and_data_what_a_start_would(folder: Path) -> None:
+    assert run("keys", "k", cwd=folder).returncode == 0
+    kept = {"MEMSVC_SERVER_DURABILITY": "snapshot", "MEMSVC_SERVER_DATA": "d", "MEMSVC_SERVER_KEYS": "k"}
+    done = run("check", cwd=folder, env=kept)
+    assert done.returncode == 0, done.stderr
+    assert "k: 1 actor, 1 admin, 1 learner, 1 viewer\n" in done.stdout
+    assert "data       d: nothing yet\n" in done.stdout
+    with serving(folder, "--durability", "snapshot", "--data", "d", "--keys", "k") as (process, _):
+        assert "of a server that runs" in run("check", cwd=folder, env=kept).stdout
+        process.send_signal(signal.SIGTERM)
+        process.wait(20)
+    assert "bytes of a server that ended in order\n" in run("check", cwd=folder, env=kept).stdout
+    file = folder / "memsvc.toml"
+    file.write_text(file.read_text().replace("84, 84", "42, 42"))
+    done = run("check", cwd=folder, env=kept)
+    assert done.returncode == 1
+    assert "was written under another configuration (step.obs.shape: [84,84] -> [42,42]" in done.stderr.replace(", 84", ",84").replace(", 42", ",42")
+    (folder / "k").chmod(0o755)
+    assert "server.keys: k has mode 0755" in run("check", cwd=folder, env=kept).stderr
+
+
 def test_check_refuses_what_the_machine_does_not_have(folder: Path) -> None:
     done = run("check", cwd=folder, env={"MEMSVC_SERVER_MEMORY": "800TiB"})
     assert done.returncode == 1

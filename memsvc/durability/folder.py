@@ -20,6 +20,17 @@ _ABOUT = "server.json"
 _LOCK = "lock"
 
 
+def told(path: Path) -> dict[str, Any]:
+    """What a data folder's server.json says. Damaged, OSError."""
+    try:
+        told = json.loads((path / _ABOUT).read_bytes())
+        if zlib.crc32(told["about"].encode()) != told["crc"]:
+            raise Damaged("it fails its checksum")
+        return dict(json.loads(told["about"]))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Damaged(str(error)) from None
+
+
 class Folder:
     """`journal/` segments, `snapshots/`, `parameters/`, `server.json`. Locked until close. `about` is server.json: change it by `tell` alone."""
 
@@ -102,16 +113,12 @@ class Folder:
         os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def _read(self) -> str:
-        path = self.path / _ABOUT
         try:
-            told = json.loads(path.read_bytes())
-            if zlib.crc32(told["about"].encode()) != told["crc"]:
-                raise Damaged("it fails its checksum")
-            self.about |= json.loads(told["about"])
+            self.about |= told(self.path)
         except FileNotFoundError:
             return f"{_ABOUT} is missing" if any(self.journal.iterdir()) or any(self.snapshots.iterdir()) else ""
-        except (ValueError, KeyError, TypeError, AttributeError, Damaged) as error:
-            return f"{_ABOUT} cannot be read ({error}); kept as {self.aside(path).name}"
+        except Damaged as error:
+            return f"{_ABOUT} cannot be read ({error}); kept as {self.aside(self.path / _ABOUT).name}"
         return ""
 
     def _write(self) -> None:
