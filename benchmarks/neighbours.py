@@ -1,7 +1,8 @@
 """What one client does to the others: `python benchmarks/neighbours.py [--quick]`.
 
 One daemon, an actor that pushes and a learner that samples, each timing its own calls, alternately alone and beside a third client, which waits for
-data that is not there (`starved`), or sends 10,000 priorities at a time (`updates`).
+data that is not there (`starved`), sends 10,000 priorities at a time (`updates`), or pushes without a pause (`flood`); and beside a process that has
+nothing to do with the daemon and takes a core (`spin`): what flood costs more than that is the daemon's doing.
 """
 
 from __future__ import annotations
@@ -72,6 +73,23 @@ def updates(address: str, seconds: float) -> list[float]:
     return []
 
 
+def flood(address: str, seconds: float) -> list[float]:
+    """An actor that adds as fast as its window lets it, 512 steps a call."""
+    workload = WORKLOADS["B"]
+    steps, priorities = workload.columns(512), workload.priorities(512)
+    with Actor(address, envs=512) as actor:
+        timed(lambda: actor.add_batch(**steps, priority=priorities), seconds, pause=0.0)
+    return []
+
+
+def spin(address: str, seconds: float) -> list[float]:
+    """Takes a core, and speaks to nobody."""
+    del address
+    numbers = np.random.default_rng(1).random(1 << 16)
+    timed(lambda: np.sort(numbers), seconds, pause=0.0)
+    return []
+
+
 def timed(call: Callable[[], Any], seconds: float, pause: float = PAUSE_S) -> list[float]:
     """Milliseconds of each call, the first few left out."""
     took: list[float] = []
@@ -81,7 +99,8 @@ def timed(call: Callable[[], Any], seconds: float, pause: float = PAUSE_S) -> li
     while (start := time.perf_counter()) < end:
         call()
         took.append((time.perf_counter() - start) * 1e3)
-        time.sleep(pause)
+        if pause:
+            time.sleep(pause)
     return took
 
 
@@ -99,7 +118,7 @@ def together(pipes: list[Connection], seconds: float) -> list[list[float]]:
 
 
 def measure(third: Role, address: str, seconds: float, runs: int) -> dict[str, Any]:
-    """p99 and worst of pushes and samples, medians over runs, alone and beside `third`."""
+    """Median, p99 and worst of pushes and samples, medians over runs, alone and beside `third`."""
     context = multiprocessing.get_context("spawn")
     pipes, children = [], []
     try:
@@ -115,11 +134,13 @@ def measure(third: Role, address: str, seconds: float, runs: int) -> dict[str, A
         for _ in range(runs):
             for situation, who in (("alone", pipes[:2]), ("beside", pipes)):
                 for name, took in zip(("push", "sample"), together(who, seconds), strict=False):
-                    found.setdefault(f"{name}_{situation}_p99_ms", []).append(float(np.percentile(took, 99)))
+                    for percent in (50, 99):
+                        found.setdefault(f"{name}_{situation}_p{percent}_ms", []).append(float(np.percentile(took, percent)))
                     found.setdefault(f"{name}_{situation}_worst_ms", []).append(max(took))
         row |= {name: round(statistics.median(values), 4) for name, values in found.items()}
         for name in ("push", "sample"):
-            row[f"{name}_p99_ratio"] = round(row[f"{name}_beside_p99_ms"] / row[f"{name}_alone_p99_ms"], 3)
+            for p in ("p50", "p99"):
+                row[f"{name}_{p}_ratio"] = round(row[f"{name}_beside_{p}_ms"] / row[f"{name}_alone_{p}_ms"], 3)
         return row
     finally:
         for pipe in pipes:
@@ -130,12 +151,15 @@ def measure(third: Role, address: str, seconds: float, runs: int) -> dict[str, A
 
 def line(row: dict[str, Any], name: str) -> str:
     """One side's figures for a reader."""
-    parts = [f"{when} p99 {row[f'{name}_{when}_p99_ms']:.2f} worst {row[f'{name}_{when}_worst_ms']:.2f} ms" for when in ("alone", "beside")]
-    return f"{row['third']:<8} {name:<7} {'  '.join(parts)}  p99 ratio {row[f'{name}_p99_ratio']:.2f}"
+    parts = [
+        f"{when} p50 {row[f'{name}_{when}_p50_ms']:.2f} p99 {row[f'{name}_{when}_p99_ms']:.2f} worst {row[f'{name}_{when}_worst_ms']:.2f} ms"
+        for when in ("alone", "beside")
+    ]
+    return f"{row['third']:<8} {name:<7} {'  '.join(parts)}  ratios {row[f'{name}_p50_ratio']:.2f} {row[f'{name}_p99_ratio']:.2f}"
 
 
 def main(argv: list[str]) -> int:
-    """Measures both situations and prints them; writes the rows of a whole run."""
+    """Measures the situations and prints them; writes the rows of a whole run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a table a tenth as large, short runs: a check that it works")
     parser.add_argument("--out", type=Path, help=f"default: {RESULTS.parent.name}/{RESULTS.name} for a whole run, else nowhere")
@@ -145,7 +169,7 @@ def main(argv: list[str]) -> int:
     rows = []
     with Service(WORKLOADS["B"].smaller(10 if args.quick else 1), "tcp") as service:
         fill(service)
-        for third in (starved, updates):
+        for third in (starved, updates, flood, spin):
             rows.append(about | measure(third, service.address, seconds, runs))
             for name in ("push", "sample"):
                 print(line(rows[-1], name), flush=True)

@@ -218,9 +218,9 @@ class Arrivals(Desk):
         seq = self._settle(welcome.stored, now)
         for outlet in self._outlets:
             outlet.resumed(seq)
-        # A server that was restored to what it was a while ago: what it lacks is nowhere.
+        # A server that was restored to what it was a while ago: what it lacks is nowhere. (`stored` may lack what was acknowledged since the HELLO.)
         with self._changed:
-            gone = self._outbox.forgotten(welcome.stored)
+            gone = self._outbox.forgotten(max(welcome.stored, welcome.has))
         level = logging.WARNING if gone.pushes else logging.INFO
         _log.log(level, "actor %s goes on at %s: %s", self._name, self._where, self._account(gone))
 

@@ -43,7 +43,9 @@ class Welcome:
     resumed: bool
     """An actor's: the server knows its session, so that all that it was told before holds."""
     stored: int
-    """Number of the actor's newest push that the server has."""
+    """Number of the actor's newest push that is stored for good, and which the HELLO knew of where the server's disk is behind."""
+    has: int
+    """Of the newest that the server has at all."""
     versions: dict[str, int]
     raw_schema: list[tuple[str, str, tuple[int, ...]]]
     tables: list[dict[str, Any]]
@@ -64,6 +66,7 @@ class Welcome:
                 streams=[int(stream) for stream in meta.get("streams") or ()],
                 resumed=meta.get("resumed") is True,
                 stored=int(meta.get("stored") or 0),
+                has=int(meta.get("has") or 0),
                 versions={str(topic): int(version) for topic, version in (meta.get("versions") or {}).items()},
                 raw_schema=fields,
                 tables=tables,

@@ -62,7 +62,7 @@ class Arrivals:
             peer.told.clear()
             # What is not on disk yet is not told as stored: the actor sends it again, and it is known then.
             stored = engine.keeper.safe(member.stored, hello.first - 1)
-            self._welcome(peer, member, seq, streams, {"resumed": resumed, "stored": stored})
+            self._welcome(peer, member, seq, streams, {"resumed": resumed, "stored": stored, "has": member.stored})
             member.stored = max(stored, hello.first - 1)
         for table in engine.tables:
             if table.gated:  # an actor inserts nothing before it knows its first allowance

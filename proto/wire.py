@@ -25,7 +25,8 @@ A seq is the sender's own, from 1; an answer repeats the seq of what it answers.
       WELCOME   meta {wire, epoch, schema [[name, dtype, shape]], tables [settings], actor, streams [id], draw, params (addresses),
                 beside (name of the socket for shared memory, "": none), versions {topic: newest}}, and token where the server has keys: what the
                 requests at that socket have to tell; to an actor also {resumed: its session is known,
-                so all that it was told holds, stored: number of the newest push that this server has of it}
+                so all that it was told holds, stored: number of the newest push of it that
+                is stored for good, has: of the newest that this server has at all: what was acknowledged beyond that is gone}
       ACK       answers PUSH, or unasked with the seq of the last PUSH seen; f = number of the newest push that is stored for good, as are all before
                 it; table; a = draws wanted beyond those queued at the server, or, where
                 capacity.when_full is "block", items that may be sent beyond those of that PUSH; b = number of missing keys; body: u64[b] missing

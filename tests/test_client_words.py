@@ -151,7 +151,7 @@ def test_what_is_no_topic(topic):
 
 
 def welcome(tables):
-    return Welcome("", 0, [], False, 0, {}, [("obs", "<f4", (3,))], tables, None, [])
+    return Welcome("", 0, [], False, 0, 0, {}, [("obs", "<f4", (3,))], tables, None, [])
 
 
 def other(settings, path, value):

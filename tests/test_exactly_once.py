@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from durable import House
 from memsvc_client import Actor, pulse, recovery
 from memsvc_client.endpoint import ZmqEndpoint
 from memsvc_proto.errors import ServerError
@@ -32,8 +33,34 @@ def quick(monkeypatch):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_item_is_stored_once_whatever_the_link_does(seed, quick):
-    world = World(seed, {**UNION, "actor": {"select": "all", "linger_ms": 1}, "priority": {"source": "max"}})
+@pytest.mark.parametrize("journal", [False, True])
+def test_every_item_is_stored_once_whatever_the_link_does(seed, journal, quick, tmp_path):
+    table = {**UNION, "actor": {"select": "all", "linger_ms": 1}, "priority": {"source": "max"}}
+    with House(tmp_path / "data", table, step=STEP) if journal else contextlib.nullcontext() as house:
+        stored_once(World(seed, table, engine=house and house.engine))
+
+
+def test_what_is_acknowledged_while_a_hello_is_on_its_way_is_not_gone(tmp_path):
+    """With a journal WELCOME tells no more as stored than the HELLO knew of, since the rest may not be on disk."""
+    with House(tmp_path / "data", UNION, step=STEP) as house:
+        world = World(0, engine=house.engine)
+        world.calm = True
+        with Actor(world, name="a", timeout=20) as actor:
+            link = world.links[-1]
+            world.held = True
+            for i in range(10):
+                actor.add(**record(i), priority=1.0)
+            actor.end_episode(terminated=True)
+            until(lambda: any(one.kind is Kind.ACK and one.f for one in link.peer.got))
+            link.breaks += 1  # it greets the server again
+            until(lambda: any(one.kind is Kind.WELCOME for one in link.peer.got))
+            world.held = False
+            actor.flush(timeout=20)
+            box = actor.stats()["outbox"]
+    assert (box["acknowledged"]["items"], box["gone"]["items"]) == (10, 0)
+
+
+def stored_once(world):
     steps = 3000
     with Actor(world, name="a", message_bytes=4096, window_bytes=1 << 16) as actor:
         streams = actor.stats()["memory"]["streams"]

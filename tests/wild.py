@@ -74,7 +74,7 @@ class Wild:
         got = self.peer.got
         if self._happens(0.05) and len(got) > 1:
             got[0], got[1] = got[1], got[0]
-        if got:
+        if got and not self.world.held:
             message = got.pop(0)
             if self._happens(0.05):
                 got.append(message)
@@ -107,17 +107,20 @@ class World:
 
     ahead = True
 
-    def __init__(self, seed: int, *tables: dict[str, Any], restarts: float = 0.0) -> None:
+    def __init__(self, seed: int, *tables: dict[str, Any], restarts: float = 0.0, engine: Engine | None = None) -> None:
         self.rng = random.Random(seed)
         self.tables, self.restarts, self.calm = tables, restarts, False
         self.loses = 0  # so many of the pushes to come
-        self.engine = self._made()
+        self.engine = engine or self._made()
+        self.links: list[Wild] = []
+        self.held = False  # nothing that the server says arrives
 
     def __str__(self) -> str:
         return "a wild link"
 
     def connect(self, role: str) -> Wild:
-        return Wild(self)
+        self.links.append(Wild(self))
+        return self.links[-1]
 
     def restart(self) -> None:
         self.engine = self._made()
