@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import threading
 import zlib
 from collections.abc import Callable
 from typing import Any
 
+from . import files
 from .folder import Folder
-from .segments import sync_folder
 
 log = logging.getLogger("memsvc")
 
@@ -115,10 +114,10 @@ class Blobs:
         version, blob = self._newest(topic)
         body = blob if isinstance(blob, bytes) else blob.view()
         name = f"{hashlib.sha256(topic.encode()).hexdigest()[:16]}.{version}.safetensors"
-        _replace(self._folder, where / name, body)
+        files.write(where / name, body)
         before = self._index.get(topic)
         index = {**self._index, topic: {"version": version, "bytes": len(body), "crc": zlib.crc32(body), "file": name}}
-        _replace(self._folder, where / _INDEX, json.dumps(index).encode())
+        files.write(where / _INDEX, json.dumps(index).encode())
         self._index = index
         if before is not None and before["file"] != name:
             (where / before["file"]).unlink(missing_ok=True)
@@ -131,17 +130,3 @@ class Blobs:
             self._waiting = [one for one in self._waiting if one not in due]
         for _, _, callback in due:
             callback()
-
-
-def _replace(folder: Folder, path: Any, data: Any) -> None:
-    part = path.with_suffix(".part")
-    try:
-        with open(part, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-    sync_folder(folder.parameters)

@@ -13,8 +13,8 @@ from typing import Any
 
 from memsvc_proto.errors import ConfigError
 
+from . import files
 from .records import Damaged
-from .segments import sync_folder
 
 _ABOUT = "server.json"
 _LOCK = "lock"
@@ -123,10 +123,4 @@ class Folder:
 
     def _write(self) -> None:
         text = json.dumps(self.about)
-        part = self.path / f"{_ABOUT}.part"
-        with open(part, "w") as file:
-            json.dump({"about": text, "crc": zlib.crc32(text.encode())}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, self.path / _ABOUT)
-        sync_folder(self.path)
+        files.write(self.path / _ABOUT, json.dumps({"about": text, "crc": zlib.crc32(text.encode())}).encode())

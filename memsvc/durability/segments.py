@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from .files import sync_folder
 from .ranges import Keys, Ranges
 from .records import Damaged, Form, Record
 
@@ -21,15 +22,6 @@ _LISTS = 256
 """Pushes whose keys stay as they came."""
 _MARK = 0xFFFFFFFF
 _MOST_META = 1 << 14  # bytes that describe one batch; 1.5 KB in fact
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes what was created, renamed and removed in it last."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 @dataclass

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import struct
 import zlib
 from collections.abc import Mapping
@@ -14,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from . import files
 from .records import Damaged
-from .segments import sync_folder
 
 FORMAT = 1
 KEPT = 2
@@ -54,19 +53,7 @@ def write(folder: Path, snapshot: Snapshot) -> tuple[Path, int]:
     head = json.dumps(header).encode()
     head += b" " * (-len(head) % 8)
     path = folder / f"{snapshot.position:016d}{SUFFIX}"
-    part = path.with_suffix(".part")
-    try:
-        with open(part, "wb") as file:
-            file.write(struct.pack("<Q", len(head)) + head)
-            for array in arrays.values():
-                file.write(array.reshape(-1).view(np.uint8).data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-    sync_folder(folder)
+    files.write(path, struct.pack("<Q", len(head)) + head, *(array.reshape(-1).view(np.uint8).data for array in arrays.values()))
     return path, len(head) + 8 + at
 
 
