@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 from durable import CACHES, UNION, House, Player, answer_to
 from memsvc_proto.wire import Kind
 from serving import Inbox, columns, until
+
+from memsvc.durability.segments import SegmentWriter
 
 
 def learner(house: House) -> Inbox:
@@ -108,6 +111,32 @@ def test_what_was_drawn_before_the_crash_is_not_drawn_again(tmp_path: Path) -> N
         seq = peer.sample(4)
         batch = answer_to(peer, seq)
         assert columns(player.specs[0], batch)["id"].tolist() == [32, 33, 34, 35]
+
+
+def test_a_batch_of_a_queue_waits_until_what_was_confirmed_before_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = {**UNION, "sampler": "fifo", "limits": {"max_times_sampled": 1}}
+    with House(tmp_path / "data", queue) as house:
+        player = Player(house.engine, "a")
+        player.play(16)
+        player.give()
+        peer = learner(house)
+        seq = peer.sample(4)
+        answer_to(peer, seq)
+        disk = threading.Event()
+        real = SegmentWriter.sync
+
+        def sync(writer: SegmentWriter) -> None:
+            assert disk.wait(20)
+            real(writer)
+
+        monkeypatch.setattr(SegmentWriter, "sync", sync)
+        peer.say(Kind.TAKEN, table=0, a=seq)
+        seq = peer.sample(4)
+        until(lambda: peer.settling == 1)
+        assert not [one for one in peer.got if one.seq == seq]
+        disk.set()
+        assert answer_to(peer, seq).kind is Kind.BATCH
+        assert peer.settling == 0
 
 
 def test_caches_go_on_with_their_queues(tmp_path: Path) -> None:
