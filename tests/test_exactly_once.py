@@ -60,6 +60,33 @@ def test_what_is_acknowledged_while_a_hello_is_on_its_way_is_not_gone(tmp_path):
     assert (box["acknowledged"]["items"], box["gone"]["items"]) == (10, 0)
 
 
+def test_a_welcome_that_is_lost_hides_nothing_that_is_gone(quick, caplog):
+    """A new server knows the session from the HELLO whose answer was lost: what the one before had is gone all the same."""
+    world = World(0, UNION)
+    world.calm = True
+    with Actor(world, name="a", timeout=20) as actor:
+        link = world.links[-1]
+        for i in range(10):
+            actor.add(**record(i), priority=1.0)
+        actor.end_episode(terminated=True)
+        actor.flush(timeout=20)
+        world.held = True
+        world.restart()
+        link.peer = Inbox(world.engine, "door")
+        link.breaks += 1  # it greets the new one
+        until(lambda: any(one.kind is Kind.WELCOME for one in link.peer.got))
+        link.peer.got.clear()
+        world.held = False
+        until(lambda: actor.stats()["outbox"]["gone"]["items"] == 10)
+        for i in range(10, 20):
+            actor.add(**record(i), priority=1.0)
+        actor.end_episode(terminated=True)
+        actor.flush(timeout=20)
+        box = actor.stats()["outbox"]
+    assert (box["acknowledged"]["items"], box["gone"]["items"]) == (20, 10)
+    assert world.engine.stats()["tables"][0]["items"] == 10
+
+
 def stored_once(world):
     steps = 3000
     with Actor(world, name="a", message_bytes=4096, window_bytes=1 << 16) as actor:
