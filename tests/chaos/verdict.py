@@ -242,7 +242,8 @@ class Verdict:
             at, size = np.array(samples, float).T
             if at[-1] - at[0] < 15:
                 continue
-            grown = size[at > at[0] + 5].max() - size[at > at[0] + 5][0]
+            begin = np.median(size[(at > at[0] + 5) & (at < at[0] + 10)])  # a snapshot takes some MiB for a moment
+            grown = float(np.median(size[at > at[-1] - 5]) - begin)
             holds = holds and grown < GROWTH_BYTES
             text = f"run {run} {at[-1] - at[0]:.0f} s: {size.max() / 2**20:.0f} MiB, {grown / 2**20:+.1f} MiB"
             late = at > at[0] + 20
