@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -137,6 +138,33 @@ def test_a_batch_of_a_queue_waits_until_what_was_confirmed_before_is_on_disk(tmp
         disk.set()
         assert answer_to(peer, seq).kind is Kind.BATCH
         assert peer.settling == 0
+
+
+def test_no_more_than_fsync_ms_is_acknowledged_ahead_of_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = threading.Event()
+    real = SegmentWriter.sync
+
+    def sync(writer: SegmentWriter) -> None:
+        assert disk.wait(20)
+        real(writer)
+
+    with House(tmp_path / "data", fsync_ms=400) as house:
+        player = Player(house.engine, "a")
+        house.keeper.settle()
+        monkeypatch.setattr(SegmentWriter, "sync", sync)
+        began, last = time.monotonic(), 0.0
+        while time.monotonic() < began + 1.2:
+            player.play(1)
+            before = player.acknowledged
+            while (payload := player.payload()) is not None:
+                player.put(payload)
+            if player.acknowledged > before:
+                last = time.monotonic() - began
+            time.sleep(0.02)
+        assert 0.2 < last < 0.6
+        assert player.acknowledged < player.number
+        disk.set()
+        until(lambda: player.acknowledged == player.number)
 
 
 def test_caches_go_on_with_their_queues(tmp_path: Path) -> None:

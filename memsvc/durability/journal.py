@@ -156,7 +156,7 @@ class Journal:
     def _waits(self) -> bool:
         if self._fsync_s == 0 or self.trouble or self.backlog > BACKLOG_BYTES:
             return True
-        return self._first_unsynced > 0 and time.monotonic() - self._first_unsynced > 2 * self._fsync_s
+        return self._first_unsynced > 0 and time.monotonic() - self._first_unsynced > self._fsync_s
 
     def _run(self) -> None:
         while True:
@@ -198,7 +198,7 @@ class Journal:
     def _pause(self) -> float:
         if not self._unsynced:
             return _IDLE_S
-        return min(_IDLE_S, max(0.0, self._first_unsynced + self._fsync_s - time.monotonic()))
+        return min(_IDLE_S, max(0.0, self._first_unsynced + self._fsync_s / 2 - time.monotonic()))
 
     def _note_progress(self) -> None:
         now = time.monotonic()
@@ -241,7 +241,7 @@ class Journal:
             return True
         if any(slot.mark is not None for slot in self._unsynced):
             return True
-        return time.monotonic() - self._first_unsynced >= self._fsync_s
+        return time.monotonic() - self._first_unsynced >= self._fsync_s / 2  # what is left is for the disk
 
     def _sync(self) -> None:
         self._writer.sync()
