@@ -280,6 +280,7 @@ class Keeper:
                  self._folder.path, out.seconds, out.snapshot or "none")  # fmt: skip
         for name, dropped in out.dropped.items():
             if dropped:
-                log.error("%d items of table %r were not restored: they do not fit, or their steps are missing", dropped, name)
+                why = "their steps are missing" if out.missing else "server.memory, or the table, is smaller than it was, and has the newest"
+                log.error("%d items of table %r were not restored: %s", dropped, name, why)
         for line in self.damage:
             log.error("damaged: %s", line)

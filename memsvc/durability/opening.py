@@ -64,10 +64,10 @@ def _opened(folder: Folder, config: Config, on_mismatch: str | None) -> Opened:
     snapshot = newest_snapshot(folder, damage)
     stored = snapshot.about["form"] if snapshot is not None else folder.about.get("form")
     lines = mismatch.differences(stored, mismatch.form_of(config)) if stored else []
-    for line in lines:
-        log.warning("the configuration differs from what %s was written under: %s", folder.path, line)
     if lines and on_mismatch is None:
         raise mismatch.refusal(str(folder.path), lines)
+    for line in lines:
+        log.warning("the configuration differs from what %s was written under: %s", folder.path, line)
     old = mismatch.configured(config, stored) if stored else config
     seed = config.server.seed or folder.about.get("seed") or int.from_bytes(os.urandom(8), "little")
     settings = snapshot.about["settings"] if snapshot is not None else [dict(one) for one in old.tables]

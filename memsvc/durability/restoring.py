@@ -31,6 +31,8 @@ class Restored:
     snapshot: str = ""
     items: dict[str, int] = field(default_factory=dict)
     dropped: dict[str, int] = field(default_factory=dict)
+    missing: int = 0
+    """Rows, and with them the dropped items; where none is, those did not fit."""
     bytes: int = 0
     records: int = 0
     """Done again."""
@@ -85,7 +87,8 @@ class Restoring:
         if snapshot is not None:
             kept = replay.finish_restore()
             out.dropped = {one["name"]: n for one, n in zip(out.settings, kept["dropped"], strict=True)}
-            if missing > snapshot.about.get("rows_left_out", 0):
+            out.missing = max(0, missing - snapshot.about.get("rows_left_out", 0))
+            if out.missing:
                 out.damage.append(f"{missing:,} rows of items are missing, and with them {sum(kept['dropped']):,} items")
         self._again(replay, segments)
         replay.restored()
