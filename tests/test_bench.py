@@ -15,7 +15,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from memsvc_client import ConfigError, UnknownTable
+from keyed import play
+from memsvc_client import Actor, ConfigError, UnknownTable
+from serving import CACHES, config
 
 import memsvc
 from memsvc import bench
@@ -164,6 +166,14 @@ def test_an_empty_server_has_nothing_to_draw(server: memsvc.Server) -> None:
         bench.run(Options(address=server.address, actors=0, plain=True))
     with pytest.raises(UnknownTable, match="'relay': there is no such table; there are: replay"):
         bench.run(Options(address=server.address, table="relay", plain=True))
+
+
+def test_caches_whose_actors_have_left_are_not_waited_for() -> None:
+    with memsvc.Server(config("tcp://127.0.0.1:0", {**CACHES, "priority": {"source": "given"}}, memory="1MiB")) as held:
+        with Actor(held.address, timeout=10) as actor:
+            play(actor)
+        with pytest.raises(ConfigError, match="'replay' is drawn from its actors' caches, and no actor is there"):
+            bench.run(Options(address=held.address, actors=0, plain=True))
 
 
 @pytest.mark.parametrize(

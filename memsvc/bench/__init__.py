@@ -173,6 +173,8 @@ class Bench:
         held = watch.held()
         if not held and not options.actors:
             raise ConfigError(f"--actors 0: the server at {options.address} holds nothing to draw; leave it out, or fill its tables first")
+        if not options.actors and not watch.whole and not watch.players():
+            raise ConfigError(f"--actors 0: table {watch.table!r} is drawn from its actors' caches, and no actor is there; leave it out")
         effect = self._effect(watch)
         if held and effect and not options.yes:
             raise ConfigError(

@@ -146,6 +146,10 @@ class Watch:
         """Items that can be drawn, of all tables together."""
         return sum(int(table["population"]) for table in self._stats()["tables"])
 
+    def players(self) -> int:
+        """Actors that are connected."""
+        return sum(peer["role"] == "actor" for peer in self._stats()["peers"])
+
     def others(self) -> int:
         """Clients of the server that are connected, this one not counted."""
         return len({peer["name"] for peer in self._stats()["peers"]}) - 1
