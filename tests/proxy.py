@@ -53,6 +53,7 @@ class Proxy:
         self._woken, self._waker = socket.socketpair()
         self._closed = False
         self._listener: socket.socket | None = None
+        self._holder: socket.socket | None = None
         self._where = (host, port)
         self._listen()
         self._selector.register(self._woken, selectors.EVENT_READ, self._drain)
@@ -120,6 +121,8 @@ class Proxy:
                 return
             self._closed = True
             self.cut(refuse=True)
+            if self._holder is not None:
+                self._holder.close()
             self._wake()
         self._thread.join(5)
         self._selector.close()
@@ -151,9 +154,14 @@ class Proxy:
 
     def _listen(self) -> None:
         if self._listener is None:
-            self._listener = socket.create_server(self._where, backlog=512)
+            if self._holder is None:  # the port is this one's also while nobody listens: else an outgoing connection may be given it
+                self._holder = socket.socket()
+                self._holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                self._holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+                self._holder.bind(self._where)
+                self._where = (self._where[0], self._holder.getsockname()[1])
+            self._listener = socket.create_server(self._where, backlog=512, reuse_port=True)
             self._listener.setblocking(False)
-            self._where = (self._where[0], self._listener.getsockname()[1])
             self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
             self._wake()
 
